@@ -1,0 +1,255 @@
+"""The command ``interp``. Does not import torch before a model is needed.
+
+Exit codes: 0; 1 for a failure, with one line of reason on standard error; 2 for a wrong command; 130 after Ctrl-C.
+"""
+
+import errno
+import os
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import interp
+from interp.errors import RunFolderError, UsageError, UserError
+from interp.flags import Page, Report, Running, config_for, default_out, parse, run_flags, to_flags
+from interp.plugins import (
+    ANALYSES,
+    CHAPTERS,
+    Analysis,
+    find_analysis,
+    find_page,
+    first_line,
+    in_order,
+    installed,
+    unknown,
+)
+from interp.results import Result, RunFolder
+from interp.results.folder import check_usable
+from interp.running import Order, check_free, memory_advice, run_into
+from interp.summary import strongest_heads
+
+USAGE = """\
+usage: interp COMMAND ...
+
+  interp report MODEL [flags]         run the analyses on a model and draw one HTML page
+  interp run ANALYSIS MODEL [flags]   run one analysis; its settings are flags
+  interp list                         the analyses that are installed
+  interp page RUN                     draw the page of a finished run again
+  interp --version
+
+Each command explains its flags: interp report --help, interp run ANALYSIS --help.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Carry out one command and return its exit code."""
+    argv = list(sys.argv[1:] if argv is None else argv)
+    return _guarded(lambda: _dispatch(argv), ["interp", *argv])
+
+
+def run_module(module: ModuleType) -> NoReturn:
+    """Run an analysis's module as a program: ``python analyses/induction_heads.py --model MODEL [flags]``.
+
+    For the module's own ``if __name__ == "__main__": run_module(sys.modules[__name__])``. The analysis is named after
+    its file.
+    """
+    file = Path(module.__file__ or "analysis.py")
+    argv = sys.argv[1:]
+
+    def run() -> int:
+        analysis = Analysis(file.stem.replace("_", "-"), module)
+        flags = parse(run_flags(analysis, positional=False), argv, prog=file.name, description=analysis.question)
+        return _run(analysis, flags, ["python", sys.argv[0], *argv])
+
+    sys.exit(_guarded(run, ["python", sys.argv[0], *argv]))
+
+
+def _dispatch(argv: list[str]) -> int:
+    command, rest = (argv[0], argv[1:]) if argv else ("--help", [])
+    match command:
+        case "report":
+            return _report(parse(Report, rest, prog="interp report"), ["interp", *argv])
+        case "run":
+            return _run_named(rest, ["interp", *argv])
+        case "page":
+            return _page(parse(Page, rest, prog="interp page"))
+        case "list":
+            return _list(rest)
+        case "--version":
+            _say(f"interp {metadata.version('interp-attention')}")
+            return 0
+        case "-h" | "--help" | "help":
+            _say(USAGE.rstrip())
+            return 0
+    raise UsageError(f"{unknown('command', command, ['report', 'run', 'list', 'page'])} (interp --help)")
+
+
+def _report(flags: Report, command: Sequence[str]) -> int:
+    """Every analysis that can be run is run: one that fails is named at the end and does not take the others along."""
+    analyses = in_order(find_analysis(name) for name in _chosen(flags.analyses))
+    configs = {analysis.name: config_for(analysis, flags) for analysis in analyses}
+    if flags.text is not None and not any(hasattr(config, "text") for config in configs.values()):
+        raise UsageError(f"--text: none of {', '.join(configs)} reads a text")
+    draw = find_page()
+    out = flags.running.out or default_out(flags.model)
+    check_usable(out)
+    model = _load(flags.model, flags.running)
+    failures = []
+    with RunFolder.claim(out, model.info, force=flags.running.force) as folder:
+        orders = {name: _order(name, config, flags, command) for name, config in configs.items()}
+        for analysis in analyses:
+            check_free(folder, analysis, model.info, configs[analysis.name], orders[analysis.name])
+        for analysis in analyses:
+            try:
+                result, taken_over = run_into(folder, analysis, model, configs[analysis.name], orders[analysis.name])
+            except (UserError, ValueError) as error:
+                if flags.running.debug or isinstance(error, RunFolderError):
+                    raise
+                failures.append(f"{analysis.name}: {_one_line(error)}")
+            else:
+                _say_left_out(result, taken_over)
+        if failures and not folder.analyses():
+            raise UserError("; ".join(failures))
+        page = draw(folder.path)
+    for failure in failures:
+        _complain(failure)
+    _say(page)
+    return 1 if failures else 0
+
+
+def _run_named(argv: list[str], command: Sequence[str]) -> int:
+    """``interp run``: the analysis comes first, because the flags are its own."""
+    if not argv or argv[0] in ("-h", "--help"):
+        _say("usage: interp run ANALYSIS MODEL [flags]\n\nwhere ANALYSIS is one of")
+        _list([])
+        _say("\nand `interp run ANALYSIS --help` explains its flags.")
+        return 0 if argv else 2
+    if argv[0].startswith("-"):
+        raise UsageError(f"the analysis comes first: interp run ANALYSIS MODEL [flags]; got {argv[0]}")
+    analysis = find_analysis(argv[0])
+    prog = f"interp run {analysis.name}"
+    return _run(
+        analysis,
+        parse(run_flags(analysis, positional=True), argv[1:], prog=prog, description=analysis.question),
+        command,
+    )
+
+
+def _run(analysis: Analysis, flags: Any, command: Sequence[str]) -> int:
+    config, running = flags.config, flags.running
+    out = running.out or default_out(flags.model)
+    check_usable(out)
+    model = _load(flags.model, running)
+    with RunFolder.claim(out, model.info, force=running.force) as folder:
+        order = _order(analysis.name, config, flags, command)
+        result, taken_over = run_into(folder, analysis, model, config, order)
+        _say_left_out(result, taken_over)
+    for line in strongest_heads(result):
+        _say(line)
+    _say(folder.path / analysis.name)
+    return 0
+
+
+def _page(flags: Page) -> int:
+    folder = RunFolder(flags.run)
+    if not folder.analyses():
+        raise UserError(
+            f"{flags.run} has no finished analysis to draw; `interp report MODEL --out {flags.run}` makes one"
+        )
+    _say(find_page()(folder.path))
+    return 0
+
+
+def _list(argv: list[str]) -> int:
+    if argv:
+        raise UsageError(f"interp list takes no flags; got {' '.join(argv)}")
+    points, chapters = installed(ANALYSES), installed(CHAPTERS)
+    if not points:
+        raise UserError("no analysis is installed: install the package (pip install -e .)")
+    width = max(map(len, points))
+    for name, point in points.items():
+        without = "" if name in chapters else "  (no chapter in the report)"
+        _say(f"  {name:{width}}  {first_line(point)}{without}")
+    return 0
+
+
+def _chosen(names: str | None) -> list[str]:
+    if names is not None:
+        return [name.strip() for name in names.split(",") if name.strip()]
+    if not (every := list(installed(ANALYSES))):
+        raise UserError("no analysis is installed: install the package (pip install -e .)")
+    return every
+
+
+def _load(name: str, running: Running) -> Any:
+    """The hooked model; what was not asked for is left to `interp.load`."""
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # the progress bars of transformers and the hub
+    given = {"device": running.device, "dtype": running.dtype}
+    with memory_advice(()):
+        return interp.load(
+            name,
+            trust_remote_code=running.trust_remote_code,
+            **{key: value for key, value in given.items() if value is not None},
+        )
+
+
+def _order(analysis: str, config: Any, flags: Any, command: Sequence[str]) -> Order:
+    shared = to_flags(replace(flags.running, out=None, resume=False, force=False, debug=False))
+    rerun = ["interp", "run", analysis, flags.model, *to_flags(config), *shared]
+    return Order(command, rerun, flags.running.resume, flags.running.force)
+
+
+def _guarded(command: Any, typed: Sequence[str]) -> int:
+    """Run ``command()``; errors that are a person's to mend become one line and an exit code."""
+    try:
+        return command()
+    except KeyboardInterrupt:
+        again = [word for word in typed if word not in ("--resume", "--force")]
+        _complain(f"interrupted; what is finished stays. To go on: {shlex.join([*again, '--resume'])}", "")
+        return 130
+    except (UserError, ValueError, ArithmeticError, OSError) as error:
+        if "--debug" in typed:
+            raise
+        _complain(_os_reason(error) if isinstance(error, OSError) else _one_line(error))
+        return 2 if isinstance(error, UsageError) else 1
+
+
+def _os_reason(error: OSError) -> str:
+    match error.errno:
+        case errno.ENOSPC | errno.EDQUOT:
+            return (
+                "the disk is full; free some space and give the same command with --resume: what was finished is kept"
+            )
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            what = error.filename or "a file"
+            return f"{what} may not be read or written ({error.strerror}); --out chooses another place"
+    return _one_line(error)
+
+
+def _say_left_out(result: Result, taken_over: bool) -> None:
+    if taken_over:
+        _complain(f"{result.analysis}: finished before with the same inputs, taken over", "")
+    for part in result.provenance.get("left_out", ()):
+        _complain(f"{result.analysis}: left out {part['part']}: {part['reason']}", "")
+
+
+def _one_line(error: BaseException) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _say(text: object) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def _complain(text: str, kind: str = "error: ") -> None:
+    sys.stderr.write(f"interp: {kind}{text}\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
