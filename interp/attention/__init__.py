@@ -1,0 +1,25 @@
+"""The custom attention core: tensors in, tensors out. It knows no model."""
+
+from . import edits, probes
+from .core import NonFiniteError, attend
+from .mask import AlibiSlopes, Mask, RelativeBuckets
+from .reference import reference
+from .rows import Block, Rows, Site, SiteShape
+from .traces import Trace, Traces
+
+__all__ = [
+    "AlibiSlopes",
+    "Block",
+    "Mask",
+    "NonFiniteError",
+    "RelativeBuckets",
+    "Rows",
+    "Site",
+    "SiteShape",
+    "Trace",
+    "Traces",
+    "attend",
+    "edits",
+    "probes",
+    "reference",
+]

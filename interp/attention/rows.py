@@ -1,0 +1,180 @@
+"""What a probe or an edit sees: a block of query rows of one attention site, every head at once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from .mask import BoundMask
+
+__all__ = ["Block", "Rows", "Site", "SiteShape"]
+
+FORBIDDEN = -1e30
+"""Score of a key that may not be read. Finite, so that its product with a zero weight is zero and not NaN; after
+subtracting any real score, exp of it is exactly zero."""
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """Where in a model an attention call sits.
+
+    Args:
+        name: ``blocks.3.attn``, ``decoder.0.cross_attn``, or a module's path.
+        layer: its layer number, or None where a model has none.
+        weights: gives the site's per-head weights when a probe asks for them (``W_O``, ...), or None.
+    """
+
+    name: str
+    layer: int | None = None
+    weights: Callable[[], object] | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, eq=False)
+class SiteShape:
+    """The sizes of one attention call, given to a probe before the first block."""
+
+    batch: int
+    n_heads: int
+    n_kv_heads: int
+    n_queries: int
+    n_keys: int
+    device: torch.device
+    mask: BoundMask
+    site: Site | None = None
+    value: Float[Tensor, "batch kv_head key d_head"] | None = None
+
+
+@dataclass(eq=False, kw_only=True)
+class Block:
+    """Geometry of a block of query rows: what an edit of scores knows.
+
+    Attributes:
+        start, stop: the block's query rows.
+        low, high: its key range; keys outside weigh nothing.
+        mask: the bound mask, which also knows positions.
+        site: where in the model, or None.
+    """
+
+    start: int
+    stop: int
+    low: int
+    high: int
+    mask: BoundMask
+    site: Site | None = None
+
+    @property
+    def query_index(self) -> Int[Tensor, " row"]:
+        """Row numbers of the block's queries."""
+        return torch.arange(self.start, self.stop, device=self.mask.device)
+
+    @property
+    def query_key_index(self) -> Int[Tensor, " row"]:
+        """Key indices at which the block's queries stand."""
+        return self.mask.query_index(self.start, self.stop)
+
+    @property
+    def key_index(self) -> Int[Tensor, " key"]:
+        """Indices of the block's keys."""
+        return torch.arange(self.low, self.high, device=self.mask.device)
+
+    @cached_property
+    def allowed(self) -> Bool[Tensor, "#batch #head row key"]:
+        """Which keys each query of the block may read."""
+        return self.mask.allowed(self.start, self.stop, self.low, self.high)
+
+    @cached_property
+    def n_allowed(self) -> Int[Tensor, "#batch #head row"]:
+        """How many keys each query may read."""
+        return self.allowed.sum(-1)
+
+
+@dataclass(eq=False, kw_only=True)
+class Rows(Block):
+    """A block of query rows, after the edits.
+
+    Attributes:
+        pattern: weights [batch, head, row, key]; exactly 0 where a key may not be read.
+        scores: pre-softmax scores (after scale, softcap and bias), :data:`FORBIDDEN` where a key may not be read;
+            None where there are none (a replayed pattern, a model that computed its own softmax, chance rows).
+        value: value vectors [batch, kv_head, key, d_head] of the key range.
+        sink_weight: what the learned sink took of each row [batch, head, row], or None.
+        valid: rows that take part in statistics, broadcastable to [batch, head, row]; None when all do.
+        edited: the pattern is no longer the softmax of the scores.
+        grad_pattern: gradient with respect to ``pattern``, in a backward pass only.
+        scratch: gives room for a temporary of a given shape, or None when a new tensor must be made.
+    """
+
+    pattern: Float[Tensor, "batch head row key"]
+    scores: Float[Tensor, "batch head row key"] | None = None
+    value: Float[Tensor, "batch kv_head key d_head"] | None = None
+    sink_weight: Float[Tensor, "batch head row"] | None = None
+    valid: Bool[Tensor, "#batch #head row"] | None = None
+    edited: bool = False
+    grad_pattern: Float[Tensor, "batch head row key"] | None = None
+    scratch: Callable[[str, tuple[int, ...]], Tensor | None] | None = field(default=None, repr=False)
+
+    @cached_property
+    def max_weight(self) -> Float[Tensor, "batch head row"]:
+        """Largest weight of each row."""
+        if self.high == self.low:
+            return self.pattern.new_zeros(self.pattern.shape[:-1])
+        return self.pattern.amax(-1)
+
+    @cached_property
+    def lse(self) -> Float[Tensor, "batch head row"]:
+        """Log of the softmax's denominator, the sink included. Needs unedited scores."""
+        if self.scores is None:
+            raise ValueError("these rows have no scores, so no log-sum-exp; read the pattern instead")
+        log_sum = self.scores.logsumexp(-1)
+        return log_sum if self.sink_weight is None else log_sum - torch.log1p(-self.sink_weight)
+
+    @cached_property
+    def entropy(self) -> Float[Tensor, "batch head row"]:
+        """Entropy of each row in nats; a learned sink counts as one more outcome.
+
+        From the scores, where the pattern is their softmax: ``log Z + Σ p (s_max − s)`` with
+        ``Z = Σ exp(s − s_max)``, two terms that are never negative, so that sharp rows lose no digits.
+        """
+        pattern = self.pattern
+        if self.scores is None or self.edited or self.sink_weight is not None or self.high == self.low:
+            entropy = torch.special.entr(pattern).sum(-1)
+            return entropy if self.sink_weight is None else entropy + torch.special.entr(self.sink_weight)
+        largest = self.scores.amax(-1, keepdim=True)
+        room = self.scratch("rows", tuple(pattern.shape)) if self.scratch is not None else None
+        below = torch.sub(largest, self.scores, out=room)
+        below = below.mul_(pattern) if room is not None else below * pattern
+        return below.sum(-1) - self.max_weight.clamp_min(torch.finfo(pattern.dtype).tiny).log()
+
+    def at_keys(
+        self, keys: Int[Tensor, "#batch #head row target"]
+    ) -> tuple[Float[Tensor, "batch head row target"], Bool[Tensor, "#batch #head row target"]]:
+        """Weights at given keys of each row, and whether each key exists and may be read.
+
+        Args:
+            keys: key indices; anything outside the keys (such as -1) does not exist.
+        """
+        exists = (keys >= 0) & (keys < self.mask.n_keys)
+        inside = exists & (keys >= self.low) & (keys < self.high)
+        query = self.query_index[None, None, :, None]
+        permitted = exists & self.mask.permits(query, keys.clamp(0, max(self.mask.n_keys - 1, 0)))
+        sizes = torch.broadcast_shapes(self.pattern.shape[:3], keys.shape[:3])
+        if self.high == self.low:
+            return self.pattern.new_zeros((*sizes, keys.shape[-1])), permitted
+        column = (keys - self.low).clamp(0, self.high - self.low - 1).expand(*sizes, keys.shape[-1])
+        weights = self.pattern.expand(*sizes, self.pattern.shape[-1]).gather(-1, column)
+        return torch.where(inside, weights, torch.zeros_like(weights)), permitted
+
+    def at_offset(self, offset: int) -> Float[Tensor, "batch head row"]:
+        """Weight on the key ``offset`` before each query (after it, when negative); 0 where there is none."""
+        weights = self.pattern.new_zeros(self.pattern.shape[:-1])
+        rows, keys = self.pattern.shape[-2:]
+        shift = self.start + self.mask.offset - offset - self.low
+        first, last = max(0, -shift), min(rows, keys - shift)
+        if first < last:
+            weights[..., first:last] = self.pattern.diagonal(shift, -2, -1)
+        return weights
