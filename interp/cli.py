@@ -9,7 +9,6 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
-from importlib import metadata
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -30,6 +29,7 @@ from interp.plugins import (
 )
 from interp.results import Result, RunFolder
 from interp.results.folder import check_usable
+from interp.results.provenance import versions
 from interp.running import Order, check_free, memory_advice, run_into
 from interp.summary import strongest_heads
 
@@ -81,7 +81,7 @@ def _dispatch(argv: list[str]) -> int:
         case "list":
             return _list(rest)
         case "--version":
-            _say(f"interp {metadata.version('interp-attention')}")
+            _say(f"interp {versions().get('interp-attention', '(not installed)')}")
             return 0
         case "-h" | "--help" | "help":
             _say(USAGE.rstrip())
