@@ -259,10 +259,7 @@ def test_a_page_needs_a_run(shell: Shell) -> None:
 def test_list_says_what_each_analysis_asks(shell: Shell) -> None:
     assert shell("list") == 0
     toy, second = shell.out.splitlines()
-    assert toy.split("  ")[1:] == ["toy       ".rstrip(), *toy.split("  ")[2:]]
-    assert toy.endswith(
-        "How high random numbers are: an analysis that costs nothing, for the tests of what runs analyses."
-    )
+    assert toy.startswith("  toy         How high random numbers are: an analysis that costs nothing")
     assert second.endswith("uses another's findings.  (no chapter in the report)")
 
 
@@ -277,8 +274,6 @@ def test_list_says_what_each_analysis_asks(shell: Shell) -> None:
         ("report model --analyses toy,xyz", "unknown analysis 'xyz'; installed are: toy, toy-second"),
         ("reprot model", "unknown command 'reprot'; did you mean report?"),
         ("run --device cpu toy model", "the analysis comes first: interp run ANALYSIS MODEL [flags]; got --device"),
-        ("run toy model --period 0", "period is at least 1; got 0"),
-        ("run toy model --resume --force", "give one of them"),
         ("list --all", "interp list takes no flags; got --all"),
     ],
 )
@@ -295,6 +290,19 @@ def test_a_wrong_command_is_said_in_one_line(shell: Shell, command: str, said: s
 )
 def test_a_wrong_flag_is_a_usage_error(shell: Shell, command: str) -> None:
     assert shell(command) == 2
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("run toy model --period 0", "period is at least 1; got 0"),
+        ("report model --resume --force", "give one of them"),
+    ],
+)
+def test_a_refused_value_is_a_usage_error(shell: Shell, command: str, said: str) -> None:
+    assert shell(command) == 2
+    assert said in shell.err
     assert not Path("runs").exists()
 
 
@@ -488,7 +496,7 @@ def test_one_name_declared_by_two_packages_is_refused(monkeypatch: pytest.Monkey
     declare("a.heads", "a.heads")  # one package seen twice, as an editable install beside its own checkout is
     assert list(plugins.installed(plugins.ANALYSES)) == ["heads"]
     declare("a.heads", "b.heads")
-    with pytest.raises(UserError, match="declared twice, as a.heads and b.heads"):
+    with pytest.raises(UserError, match=r"declared twice, as a\.heads and b\.heads"):
         plugins.installed(plugins.ANALYSES)
 
 
