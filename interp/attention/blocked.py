@@ -229,12 +229,13 @@ def compute_rows(
     if high == low:
         empty = torch.ones(scores.shape[:-1], dtype=torch.bool, device=scores.device)
     rows.valid = _valid(bound, start, stop, empty)
+    # The softmax may overwrite the scores, so the sink's share is taken before it
+    sinks = bound.mask.sinks
+    left = None if sinks is None else torch.sigmoid(scores.logsumexp(-1) - sinks.to(scores)[None, :, None])
     room = None if scratch is None else scratch("pattern", tuple(scores.shape)) if keep_scores else scores
     pattern = torch.softmax(scores, -1) if room is None else torch.softmax(scores, -1, out=room)
-    if bound.mask.sinks is not None:
+    if left is not None:
         # softmax over keys and sink = softmax over keys × the share that the sink leaves
-        lse = scores.logsumexp(-1)
-        left = torch.sigmoid(lse - bound.mask.sinks.to(lse)[None, :, None])
         pattern = pattern * left[..., None]
         rows.sink_weight = 1 - left
     if empty is not None and high > low and bool(empty.any()):

@@ -85,11 +85,10 @@ def hook(
 
 def use_core(module: PreTrainedModel) -> None:
     """Let a transformers model call the core wherever it goes through transformers' attention interface."""
-    try:
+    if module._can_set_attn_implementation():
         module.set_attn_implementation(IMPLEMENTATION)
-    except ValueError as error:  # a model without the interface; its attention is served otherwise
-        if "does not support" not in str(error) and "attn_implementation" not in str(error):
-            raise
+    else:  # Bloom, Falcon, MPT: their own eager attention takes the softmax that is read instead
+        module.config._attn_implementation_internal = "eager"  # type: ignore[attr-defined]
 
 
 @contextmanager
@@ -99,8 +98,8 @@ def implementation(module: PreTrainedModel, name: str) -> Iterator[None]:
     Raises:
         ValueError: the model does not support it.
     """
-    module.set_attn_implementation(name)
     try:
+        module.set_attn_implementation(name)
         yield
     finally:
         use_core(module)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from interp.attention.probes import MaxWeight
 from interp.errors import UserError
 from interp.models.inputs import Batch
 
@@ -24,7 +25,8 @@ def verify(model: HookedModel) -> dict[str, Any]:
     """Compare the output with the untouched model's on a small input, with and without padding.
 
     The yardstick is how far the model's own eager and SDPA outputs are apart on the same input: the core may be at most
-    ``max(3 × that, 1e-5 · max|output|)`` away from SDPA, or from eager where a family has no SDPA.
+    ``max(3 × that, 1e-5 · max|output|)`` away from SDPA, or from eager where a family has no SDPA. A model that computes
+    its own attention is compared with itself unread.
 
     Returns:
         ``max_error``, ``tolerance``, ``eager_against_sdpa`` (None without SDPA), ``compared_with``, ``output``.
@@ -38,16 +40,15 @@ def verify(model: HookedModel) -> dict[str, Any]:
     with torch.no_grad():
         ours = _output(model.module(**batch.arguments))
         own: dict[str, Tensor] = {}
-        for name in ("sdpa", "eager"):
-            try:
-                with implementation(model.module, name):  # type: ignore[arg-type]
-                    own[name] = _output(model.module(**batch.arguments))
-            except ValueError as error:
-                if name == "eager" or "implementation" not in str(error).lower() and "sdpa" not in str(error).lower():
-                    raise
-    reference = "sdpa" if "sdpa" in own else "eager"
+        for name in _own_attention(model):
+            with implementation(model.module, name):  # type: ignore[arg-type]
+                own[name] = _output(model.module(**batch.arguments))
+        if not own:  # the model computes its own attention, which reading must not change
+            own["itself"] = ours
+            ours = _output(model.run(**_example_arguments(model), probes=[MaxWeight()]).output)
+    reference = next(iter(own))
     valid = _valid_outputs(batch, ours)
-    apart = _largest(own["eager"] - own["sdpa"], valid) if "sdpa" in own else None
+    apart = _largest(own["eager"] - own["sdpa"], valid) if len(own) == 2 else None
     error = _largest(ours - own[reference], valid)
     tolerance = max(3 * (apart or 0.0), _unit(ours.dtype) * _largest(own[reference], valid))
     found = {
@@ -62,15 +63,26 @@ def verify(model: HookedModel) -> dict[str, Any]:
     return found
 
 
-def _example(model: HookedModel) -> Batch:
+def _own_attention(model: HookedModel) -> tuple[str, ...]:
+    """transformers' attention functions that the model has; none where it computes its own everywhere."""
+    if all(site.source == "softmax" for site in model.sites):
+        return ()
+    return ("sdpa", "eager") if getattr(model.module, "_supports_sdpa", False) else ("eager",)
+
+
+def _example_arguments(model: HookedModel) -> dict[str, Any]:
     """The small example input; its second sequence is padded on the right where the model takes tokens."""
     example = Batch.example(model)
-    tokens, decoder = example.pop("tokens", None), example.pop("decoder_tokens", None)
-    valid = None
-    if tokens is not None:
-        valid = torch.ones_like(tokens, dtype=torch.bool)
-        valid[1, -5:] = False
-    return Batch.of(model, tokens, valid, decoder, None, example)
+    if "tokens" in example:
+        example["valid"] = torch.ones_like(example["tokens"], dtype=torch.bool)
+        example["valid"][1, -5:] = False
+    return example
+
+
+def _example(model: HookedModel) -> Batch:
+    example = _example_arguments(model)
+    given = {name: example.pop(name, None) for name in ("tokens", "valid", "decoder_tokens")}
+    return Batch.of(model, given["tokens"], given["valid"], given["decoder_tokens"], None, example)
 
 
 def _output(output: Any) -> Tensor:
