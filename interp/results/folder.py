@@ -122,9 +122,7 @@ class RunFolder:
             there = ", ".join(self.analyses()) or "none"
             raise RunFolderError(f"{self.path} has no finished {analysis}; finished are: {there}")
         if meta.get("analysis") != analysis:
-            raise RunFolderError(
-                f"{place} holds {meta['analysis']!r}, not {analysis!r}: it was renamed or copied"
-            )
+            raise RunFolderError(f"{place} holds {meta['analysis']!r}, not {analysis!r}: it was renamed or copied")
         return Result(analysis, storage.read_tables(place, meta), meta["provenance"])
 
     def save(
