@@ -9,6 +9,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -93,8 +94,9 @@ def _report(flags: Report, command: Sequence[str]) -> int:
     """Every analysis that can be run is run: one that fails is named at the end and does not take the others along."""
     analyses = in_order(find_analysis(name) for name in _chosen(flags.analyses))
     configs = {analysis.name: config_for(analysis, flags) for analysis in analyses}
-    if flags.text is not None and not any(hasattr(config, "text") for config in configs.values()):
-        raise UsageError(f"--text: none of {', '.join(configs)} reads a text")
+    for name in ("seed", "text"):
+        if getattr(flags, name) is not None and not any(hasattr(config, name) for config in configs.values()):
+            raise UsageError(f"--{name}: none of {', '.join(configs)} has such a setting")
     draw = find_page()
     out = flags.running.out or default_out(flags.model)
     check_usable(out)
@@ -152,6 +154,7 @@ def _run(analysis: Analysis, flags: Any, command: Sequence[str]) -> int:
     for line in strongest_heads(result):
         _say(line)
     _say(folder.path / analysis.name)
+    _complain(f"interp page {folder.path} draws it", "")
     return 0
 
 
@@ -168,9 +171,7 @@ def _page(flags: Page) -> int:
 def _list(argv: list[str]) -> int:
     if argv:
         raise UsageError(f"interp list takes no flags; got {' '.join(argv)}")
-    points, chapters = installed(ANALYSES), installed(CHAPTERS)
-    if not points:
-        raise UserError("no analysis is installed: install the package (pip install -e .)")
+    points, chapters = _installed_analyses(), installed(CHAPTERS)
     width = max(map(len, points))
     for name, point in points.items():
         without = "" if name in chapters else "  (tables alone in the report)"
@@ -179,17 +180,21 @@ def _list(argv: list[str]) -> int:
 
 
 def _chosen(names: str | None) -> list[str]:
-    if names is not None:
-        return [name.strip() for name in names.split(",") if name.strip()]
-    if not (every := list(installed(ANALYSES))):
+    if names is None:
+        return list(_installed_analyses())
+    if not (chosen := [name.strip() for name in names.split(",") if name.strip()]):
+        raise UsageError("--analyses names none; `interp list` shows what there is")
+    return chosen
+
+
+def _installed_analyses() -> dict[str, EntryPoint]:
+    if not (points := installed(ANALYSES)):
         raise UserError("no analysis is installed: install the package (pip install -e .)")
-    return every
+    return points
 
 
 def _load(name: str, running: Running) -> Any:
     """The hooked model; what was not asked for is left to `interp.load`."""
-    if not sys.stderr.isatty():
-        os.environ.setdefault("TQDM_DISABLE", "1")  # the progress bars of transformers and the hub
     place = "device_map" if running.device == "auto" else "device"
     given = {place: running.device, "dtype": running.dtype}
     asked: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
@@ -205,6 +210,8 @@ def _order(analysis: str, config: Any, flags: Any, command: Sequence[str]) -> Or
 
 def _guarded(command: Any, typed: Sequence[str]) -> int:
     """Run ``command()``; errors that are a person's to mend become one line and an exit code."""
+    if not sys.stderr.isatty():
+        os.environ.setdefault("TQDM_DISABLE", "1")  # progress bars of transformers and the hub; read on import
     try:
         return command()
     except KeyboardInterrupt:

@@ -130,9 +130,10 @@ def test_a_changed_text_is_another_input(shell: Shell) -> None:
     assert shell.computed() == "0 1 2 0 1 2 "
 
 
-def test_a_text_that_nothing_reads_is_refused(shell: Shell) -> None:
-    assert shell("report model --analyses toy-second --text text.txt") == 2
-    assert "--text: none of toy-second reads a text" in shell.err
+@pytest.mark.parametrize("flag", ["--text text.txt", "--seed 3"])
+def test_a_flag_that_no_analysis_knows_is_refused(shell: Shell, flag: str) -> None:
+    assert shell(f"report model --analyses toy-second {flag}") == 2
+    assert f"{flag.split()[0]}: none of toy-second has such a setting" in shell.err
 
 
 def test_analyses_run_after_those_whose_findings_they_use(shell: Shell) -> None:
@@ -277,6 +278,7 @@ def test_list_says_what_each_analysis_asks(shell: Shell) -> None:
         ("report model --analyses toy,xyz", "unknown analysis 'xyz'; installed are: toy, toy-second"),
         ("reprot model", "unknown command 'reprot'; did you mean report?"),
         ("run --device cpu toy model", "the analysis comes first: interp run ANALYSIS MODEL [flags]; got --device"),
+        ("report model --analyses ,", "--analyses names none"),
         ("list --all", "interp list takes no flags; got --all"),
     ],
 )

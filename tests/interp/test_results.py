@@ -1,6 +1,7 @@
 """Results: what is saved is what is read, or nothing is; whatever dies when."""
 
 import errno
+import fcntl
 import json
 import math
 import os
@@ -237,6 +238,15 @@ def test_two_processes_do_not_write_one_folder(tmp_path: Path) -> None:
     with RunFolder.claim(tmp_path, MODEL):
         assert "is being written by another process" in other()
     assert other() == "claimed\n"
+
+
+def test_a_file_system_without_locks_is_written_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_locks(file: Any, operation: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", no_locks)
+    save(result(), tmp_path)
+    assert RunFolder(tmp_path).analyses() == ["toy"]
 
 
 # --- dying at any moment
