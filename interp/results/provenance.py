@@ -27,7 +27,6 @@ PACKAGES = (
     "scipy",
     "pandas",
     "pyarrow",
-    "scikit-learn",
 )
 #: What of ``model.info`` changes numbers. The name does not, where the weights' hash is known.
 _MODEL_INPUTS = ("weights_sha256", "revision", "quantisation", "architecture", "dtype", "device")
