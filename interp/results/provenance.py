@@ -120,9 +120,10 @@ def fingerprint(
 
 
 def code_sha256(module: ModuleType) -> str:
-    """Hash of the source that computes an analysis's numbers: its module (or package) and the library."""
+    """Hash of what computes an analysis's numbers: its module (or package), the library and the library's texts."""
     library = Path(inspect.getfile(interp)).parent
-    shared = [path for path in library.rglob("*.py") if path.relative_to(library).as_posix() not in _WITHOUT_NUMBERS]
+    files = [path for path in library.rglob("*") if path.suffix in (".py", ".txt")]
+    shared = [path for path in files if path.relative_to(library).as_posix() not in _WITHOUT_NUMBERS]
     file = Path(inspect.getfile(module))
     own = list(file.parent.rglob("*.py")) if hasattr(module, "__path__") else [file]
     digest = hashlib.sha256()

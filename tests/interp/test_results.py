@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,18 @@ from hypothesis import strategies as st
 from pandas.testing import assert_frame_equal
 
 from interp.errors import RunFolderError
-from interp.results import Result, RunFolder, Workspace, check_tables, fingerprint, load, provenance, save, storage
+from interp.results import (
+    Result,
+    RunFolder,
+    Workspace,
+    check_tables,
+    code_sha256,
+    fingerprint,
+    load,
+    provenance,
+    save,
+    storage,
+)
 from interp.results.provenance import peak_memory_bytes
 from interp.results.storage import plain, to_json
 
@@ -609,6 +620,19 @@ def test_the_fingerprint_does_not_change_with_what_is_no_input() -> None:
     same = fingerprint("toy", Config(), MODEL, "code")
     assert fingerprint("toy", Config(), MODEL | {"name": "/elsewhere/toy", "verify_error": 1e-6}, "code") == same
     assert fingerprint("toy", Config(text="a text, not a file. " * 400), MODEL, "code") != same
+
+
+def test_the_code_counts_and_the_place_where_it_lies_does_not(tmp_path: Path) -> None:
+    def hash_of(folder: str, source: str) -> str:
+        file = tmp_path / folder / "analysis.py"
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(source)
+        module = ModuleType("analysis")
+        module.__file__ = str(file)
+        return code_sha256(module)
+
+    assert hash_of("a", "x = 1") == hash_of("b", "x = 1")
+    assert hash_of("a", "x = 1") != hash_of("a", "x = 2")
 
 
 # --- JSON
