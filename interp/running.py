@@ -53,7 +53,9 @@ def run_into(folder: RunFolder, analysis: Analysis, model: Any, config: Any, ord
         result = analysis.module.run(model, config, work)
     if result.analysis != analysis.name:
         raise ValueError(f"the analysis {analysis.name} returned a Result named {result.analysis!r}; names must agree")
-    result = replace(result, provenance=_provenance(result, model.info, config, work, started, order))
+    made = _provenance(result, model.info, config, work, started, order)
+    made |= {"fingerprint": inputs, "code_sha256": code_sha256(analysis.module)}
+    result = replace(result, provenance=made)
     folder.save(result, fingerprint=inputs, schemas=analysis.schemas)
     return result, False
 

@@ -96,6 +96,7 @@ def test_a_report_is_a_run_folder_with_a_page(shell: Shell) -> None:
     assert made["left_out"] == [{"part": "everything", "reason": "budget is report"}]
     assert made["seed"] == 0
     assert made["wall_seconds"] > 0
+    assert made["fingerprint"] == RunFolder("runs/org--model").fingerprint("toy")
 
 
 def test_a_finished_analysis_is_not_run_again(shell: Shell) -> None:
