@@ -16,7 +16,7 @@ Writing one::
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, NamedTuple
 
 import torch
@@ -156,7 +156,7 @@ class RowMean(Probe):
         first_position: rows whose query stands before this position of its sequence are not eligible.
     """
 
-    first_position: int = 0
+    first_position: int = field(default=0, kw_only=True)
 
     def measure(self, rows: Rows) -> tuple[Float[Tensor, "batch head row *axes"], Bool[Tensor, "..."] | None]:
         """The statistic of every row, and which rows (and labels) are eligible; None means all."""
