@@ -77,10 +77,15 @@ def hook(
         raise UserError(f"no attention was found in {type(module).__name__}: nothing called transformers' interface")
     model.sites = tuple(sites)
     for site in sites:
-        _OWNERS[site.module] = (weakref.ref(model), site)
+        own(site.module, model, site)
     _serve_softmax(model)
     model.info |= _shape_info(model)
     return model
+
+
+def own(module: nn.Module, model: HookedModel, site: AttentionSite) -> None:
+    """Let an attention module's calls of the core go through a hooked model, as one of its sites."""
+    _OWNERS[module] = (weakref.ref(model), site)
 
 
 def use_core(module: PreTrainedModel) -> None:
