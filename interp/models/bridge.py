@@ -49,6 +49,8 @@ def make_bridge(model: HookedModel) -> TransformerBridge:
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 
     twin = _twin(model.module)
+    if twin._can_set_attn_implementation():
+        twin.set_attn_implementation("eager")  # what bridges expect; the core takes its place below
     modules = {site.name: twin.get_submodule(site.path) for site in model.sites}
     architecture = type(model.module).__name__
     try:
@@ -115,14 +117,14 @@ class _Seat:
         if not self._wants_eager():
             return AttentionBridge.forward(component, *args, **kwargs)
         hidden = args[0] if args else kwargs["hidden_states"]
-        with self._eager(kwargs, hidden) as given:
-            return type(component).forward(component, *args, **given)
+        with self._eager(args, kwargs, hidden) as (given, named):
+            return type(component).forward(component, *given, **named)
 
     def _attend_joint(self, q: Tensor, k: Tensor, v: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
         component = self.component
         if self._wants_eager():
-            with self._eager(kwargs, q) as given:
-                return type(component)._reconstruct_attention(component, q, k, v, **given)
+            with self._eager((), kwargs, q) as (_, named):
+                return type(component)._reconstruct_attention(component, q, k, v, **named)
         n_heads = self.site.n_heads
         q, k, v, batch, n_queries, d_head = component._reshape_qkv_to_heads(q, k, v, n_heads, self.site.n_kv_heads)
         k, v = component._update_kv_cache(k, v, **kwargs)
@@ -139,29 +141,33 @@ class _Seat:
         return wanted
 
     def _eager_points(self) -> Iterator[Any]:
+        """Hook points that fire only when the component computes its own attention."""
         from transformer_lens.hook_points import HookPoint
 
-        for name, child in self.component.named_modules():
-            if isinstance(child, HookPoint) and not _fires_anyway(name):
+        component = self.component
+        passed = [component, *(getattr(component, name, None) for name in _PROJECTIONS)]
+        anyway = {id(getattr(part, point, None)) for part in passed for point in ("hook_in", "hook_out")}
+        for child in component.modules():
+            if isinstance(child, HookPoint) and id(child) not in anyway:
                 yield child
 
     @contextmanager
-    def _eager(self, kwargs: dict[str, Any], hidden: Tensor) -> Iterator[dict[str, Any]]:
+    def _eager(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], hidden: Tensor
+    ) -> Iterator[tuple[list[Any], dict[str, Any]]]:
         """The component's own attention, given a mask that it understands."""
         other = kwargs.get("key_value_states", kwargs.get("encoder_hidden_states"))
+
+        def understood(value: Any) -> Any:
+            return _additive(value, hidden, other) if isinstance(value, Mask) else value
+
         config: Any = self.module.config
         before = config._attn_implementation
         config._attn_implementation_internal = "eager"
         try:
-            yield {k: _additive(v, hidden, other) if isinstance(v, Mask) else v for k, v in kwargs.items()}
+            yield [understood(value) for value in args], {k: understood(v) for k, v in kwargs.items()}
         finally:
             config._attn_implementation_internal = before
-
-
-def _fires_anyway(name: str) -> bool:
-    """Hook points of the component itself, and of its projections, that the transformers module passes through."""
-    own, _, point = name.rpartition(".")
-    return point in ("hook_in", "hook_out") and own.split(".")[-1] in ("", *_PROJECTIONS)
 
 
 def _additive(mask: Mask, hidden: Tensor, other: Tensor | None) -> Tensor:

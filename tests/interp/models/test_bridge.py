@@ -1,5 +1,8 @@
 """The TransformerBridge of a hooked model: TransformerLens's tools on the core, and eager where they ask for patterns."""
 
+from functools import partial
+from typing import Any
+
 import pytest
 import torch
 from tests.families import make
@@ -12,6 +15,10 @@ from interp.errors import UserError
 TOKENS = torch.randint(10, 90, (2, 13), generator=torch.Generator().manual_seed(1))
 ON_THE_CORE = ["llama", "mistral", "gemma3", "qwen3", "gpt2", "opt", "gptj", "bert"]
 EAGER = ["gpt_neox", "bloom", "mpt", "t5"]
+
+
+def keep(seen: dict[str, torch.Tensor], tensor: torch.Tensor, hook: Any) -> None:
+    seen[hook.name] = tensor.clone()
 
 
 def logits(model: interp.HookedModel) -> torch.Tensor:
@@ -48,9 +55,9 @@ def test_eager_where_there_is_no_room_and_said_so(family: str) -> None:
 def test_a_pattern_hook_switches_one_site_to_eager(family: str) -> None:
     model = interp.load(make(family))
     name = model.sites[1].name
-    seen = {}
+    seen: dict[str, torch.Tensor] = {}
     out = model.bridge.run_with_hooks(
-        TOKENS, fwd_hooks=[(f"{name}.hook_pattern", lambda x, hook: seen.setdefault(hook.name, x.clone()) and None)]
+        TOKENS, fwd_hooks=[(f"{name}.hook_pattern", partial(keep, seen))]
     )
     run = model.run(TOKENS, probes=[probes.SelectedRows(queries=range(TOKENS.shape[1]))])
     assert_close(seen[f"{name}.hook_pattern"].double(), run.readings(0)[name].values, rtol=0, atol=1e-5)
@@ -100,14 +107,14 @@ def test_padded_batch_through_the_eager_path() -> None:
     model = interp.load(make("llama"))
     valid = torch.ones_like(TOKENS, dtype=torch.bool)
     valid[1, 9:] = False
-    seen = {}
+    seen: dict[str, torch.Tensor] = {}
     model.bridge.run_with_hooks(
         TOKENS,
         attention_mask=valid.long(),
-        fwd_hooks=[("blocks.0.attn.hook_pattern", lambda x, hook: seen.setdefault("p", x.clone()) and None)],
+        fwd_hooks=[("blocks.0.attn.hook_pattern", partial(keep, seen))],
     )
     run = model.run(TOKENS, valid, probes=[probes.SelectedRows(queries=range(9))])
-    assert_close(seen["p"][:, :, :9].double(), run.readings(0)["blocks.0.attn"].values, rtol=0, atol=1e-5)
+    assert_close(seen["blocks.0.attn.hook_pattern"][:, :, :9].double(), run.readings(0)["blocks.0.attn"].values, rtol=0, atol=1e-5)
 
 
 def test_weights_are_shared_and_the_model_stays_as_it_was() -> None:
