@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from interp.attention import Mask
 from interp.errors import UserError
 from interp.models import huggingface
+from interp.models.owners import own
 from interp.models.sites import AttentionSite
 
 if TYPE_CHECKING:
@@ -68,7 +69,7 @@ def make_bridge(model: HookedModel) -> TransformerBridge:
     if len(components) == len(model.sites) and all(map(_has_room, components)):
         huggingface.use_core(twin)
         for site, component in zip(model.sites, components, strict=True):
-            huggingface.own(modules[site.name], model, site)
+            own(modules[site.name], model, site)
             _Seat(component, modules[site.name], site, where["switched"]).install()
         where["core"], where["eager"] = where["eager"], []
     model.info["bridge"] = where

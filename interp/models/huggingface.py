@@ -7,7 +7,6 @@ with the KV heads only, and masks as :class:`~interp.attention.Mask`, never as a
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -19,11 +18,12 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
 from transformers import masking_utils as hf_masks
 
-from interp.attention import Mask, attend
+from interp.attention import Mask
 from interp.errors import UserError
 from interp.models import projections, stacks
 from interp.models.hooked import HookedModel
 from interp.models.inputs import Batch
+from interp.models.owners import attend_at, own, owner
 from interp.models.sites import AttentionSite, site_name
 from interp.models.softmax_seam import read_softmax
 
@@ -33,11 +33,6 @@ if TYPE_CHECKING:
 __all__ = ["hook"]
 
 IMPLEMENTATION = "interp"
-
-_OWNERS: weakref.WeakKeyDictionary[nn.Module, tuple[weakref.ref[HookedModel], AttentionSite]] = (
-    weakref.WeakKeyDictionary()
-)
-"""Which hooked model, and which site of it, an attention module belongs to."""
 
 _CALLED: list[nn.Module] | None = None
 """While a model is being explored: the attention modules that have called the core so far."""
@@ -81,11 +76,6 @@ def hook(
     _serve_softmax(model)
     model.info |= _shape_info(model)
     return model
-
-
-def own(module: nn.Module, model: HookedModel, site: AttentionSite) -> None:
-    """Let an attention module's calls of the core go through a hooked model, as one of its sites."""
-    _OWNERS[module] = (weakref.ref(model), site)
 
 
 def use_core(module: PreTrainedModel) -> None:
@@ -139,15 +129,11 @@ def core_attention(
         mask = _with_bias(mask, position_bias)
     if s_aux is not None:
         mask = replace(mask, sinks=s_aux)
-    owner = _OWNERS.get(module)
     if _CALLED is not None:
         _CALLED.append(module)
-    model = owner[0]() if owner is not None else None
-    if owner is None or model is None:
-        mask = replace(mask, causal=False, cross=True) if _is_cross(query, key, mask) else mask
-        output = attend(query, key, value, mask, scaling, softcap)
-    else:
-        output = model.attend(owner[1], query, key, value, mask, scaling, softcap)
+    if owner(module) is None and _is_cross(query, key, mask):
+        mask = replace(mask, causal=False, cross=True)
+    output = attend_at(module, query, key, value, mask, scaling, softcap)
     return output.transpose(1, 2), None
 
 

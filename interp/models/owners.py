@@ -1,0 +1,49 @@
+"""Which hooked model an attention module belongs to: the one door through which every kind of model reaches the core."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from interp.attention import Mask, attend
+
+if TYPE_CHECKING:
+    from interp.models.hooked import HookedModel
+    from interp.models.sites import AttentionSite
+
+__all__ = ["attend_at", "own", "owner"]
+
+_OWNERS: weakref.WeakKeyDictionary[nn.Module, tuple[weakref.ref[HookedModel], AttentionSite]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
+def own(module: nn.Module, model: HookedModel, site: AttentionSite) -> None:
+    """Let an attention module's calls of the core go through a hooked model, as one of its sites."""
+    _OWNERS[module] = (weakref.ref(model), site)
+
+
+def owner(module: nn.Module) -> tuple[HookedModel, AttentionSite] | None:
+    """The hooked model and site of an attention module; None where it has none, or no longer."""
+    found = _OWNERS.get(module)
+    model = None if found is None else found[0]()
+    return None if found is None or model is None else (model, found[1])
+
+
+def attend_at(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    mask: Mask,
+    scale: float | None = None,
+    softcap: float | None = None,
+) -> Tensor:
+    """Attention of one module [batch, head, position, d_head], with the probes and edits of the model it belongs to."""
+    found = owner(module)
+    if found is None:
+        return attend(query, key, value, mask, scale, softcap)
+    model, site = found
+    return model.attend(site, query, key, value, mask, scale, softcap)
