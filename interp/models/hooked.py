@@ -17,7 +17,7 @@ from interp.attention.edits import Edit
 from interp.attention.probes import Probe
 from interp.errors import UserError
 from interp.models.hooks import HookFunction, Hooks
-from interp.models.inputs import Batch
+from interp.models.inputs import TransformersInputs
 from interp.models.recording import Recording, Run, site_mask
 from interp.models.sites import AttentionSite
 
@@ -53,8 +53,10 @@ class HookedModel:
         tokenizer: PreTrainedTokenizerBase | None = None,
         info: Mapping[str, Any] | None = None,
         output_head_loaded: bool = True,
+        inputs: TransformersInputs | None = None,
     ) -> None:
         self.module = module
+        self.inputs = inputs or TransformersInputs()
         self.sites = tuple(sites)
         self.tokenizer = tokenizer
         self.info: dict[str, Any] = dict(info or {})
@@ -144,7 +146,7 @@ class HookedModel:
         Raises:
             NeverReachedError: a probe, edit or hook was never reached. UserError: tokens do not fit the model.
         """
-        batch = Batch.of(self, tokens, valid, decoder_tokens, decoder_valid, inputs)
+        batch = self.inputs.batch(self, tokens, valid, decoder_tokens, decoder_valid, inputs)
         keep = frozenset([keep] if isinstance(keep, str) else keep)
         if unknown := keep - {"qk", "z"}:
             raise UserError(f"keep takes 'qk' and 'z'; got {sorted(unknown)}")
@@ -195,7 +197,7 @@ class HookedModel:
 
     @cached_property
     def _causal(self) -> dict[str, bool]:
-        run = self.run(**Batch.example(self))
+        run = self.run(**self.inputs.example(self))
         masks = run._recording.masks
         return {name: mask.causal or _looks_causal(mask, shape) for name, (mask, shape) in masks.items()}
 

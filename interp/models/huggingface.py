@@ -22,7 +22,6 @@ from interp.attention import Mask
 from interp.errors import UserError
 from interp.models import projections, stacks
 from interp.models.hooked import HookedModel
-from interp.models.inputs import Batch
 from interp.models.owners import attend_at, own, owner
 from interp.models.sites import AttentionSite, site_name
 from interp.models.softmax_seam import read_softmax
@@ -255,8 +254,8 @@ def _explore(model: HookedModel) -> list[nn.Module]:
     global _CALLED
     _CALLED = []
     try:
-        example = Batch.example(model)
-        batch = Batch.of(
+        example = model.inputs.example(model)
+        batch = model.inputs.batch(
             model, example.pop("tokens", None), None, example.pop("decoder_tokens", None), None, example
         )  # fmt: skip
         with torch.no_grad():
@@ -289,7 +288,7 @@ def _serve_softmax(model: HookedModel) -> None:
     for site in own:
         read_softmax(model, site)
     model.info["model_built_patterns"] = [site.name for site in own]
-    run = model.run(**Batch.example(model))
+    run = model.run(**model.inputs.example(model))
     silent = [site.path for site in own if site.name not in run._recording.masks]
     if silent:
         raise UserError(

@@ -16,7 +16,7 @@ from interp.errors import UserError
 if TYPE_CHECKING:
     from interp.models.hooked import HookedModel
 
-__all__ = ["Batch"]
+__all__ = ["Batch", "TransformersInputs"]
 
 Tokens = Int[Tensor, "batch position"] | Sequence[Sequence[int]] | None
 
@@ -28,9 +28,12 @@ class Batch:
     arguments: dict[str, Any]
     query_valid: Mapping[str, Tensor]
 
-    @classmethod
-    def of(
-        cls, model: HookedModel, tokens: Tokens, valid: Tensor | None, decoder_tokens: Tokens,
+
+class TransformersInputs:
+    """How a transformers model takes its input. Other kinds of model bring a class of their own with these methods."""
+
+    def batch(
+        self, model: HookedModel, tokens: Tokens, valid: Tensor | None, decoder_tokens: Tokens,
         decoder_valid: Tensor | None, inputs: Mapping[str, Any],
     ) -> Batch:  # fmt: skip
         """Check the tokens against the model and make the arguments of its forward.
@@ -62,10 +65,9 @@ class Batch:
             raise UserError("an encoder–decoder needs decoder_tokens beside tokens")
         if "use_cache" in _parameters(model):
             arguments.setdefault("use_cache", False)
-        return cls(arguments, query_valid)
+        return Batch(arguments, query_valid)
 
-    @staticmethod
-    def example(model: HookedModel) -> dict[str, Any]:
+    def example(self, model: HookedModel) -> dict[str, Any]:
         """A small input of the kind that the model takes, as keyword arguments of :meth:`HookedModel.run`."""
         config = model.config
         if getattr(model.module, "main_input_name", "input_ids") == "pixel_values":

@@ -72,7 +72,7 @@ def _own_attention(model: HookedModel) -> tuple[str, ...]:
 
 def _example_arguments(model: HookedModel) -> dict[str, Any]:
     """The small example input; its second sequence is padded on the right where the model takes tokens."""
-    example = Batch.example(model)
+    example = model.inputs.example(model)
     if "tokens" in example:
         example["valid"] = torch.ones_like(example["tokens"], dtype=torch.bool)
         example["valid"][1, -5:] = False
@@ -82,7 +82,7 @@ def _example_arguments(model: HookedModel) -> dict[str, Any]:
 def _example(model: HookedModel) -> Batch:
     example = _example_arguments(model)
     given = {name: example.pop(name, None) for name in ("tokens", "valid", "decoder_tokens")}
-    return Batch.of(model, given["tokens"], given["valid"], given["decoder_tokens"], None, example)
+    return model.inputs.batch(model, given["tokens"], given["valid"], given["decoder_tokens"], None, example)
 
 
 def _output(output: Any) -> Tensor:
