@@ -56,10 +56,12 @@ def read_norm(module: nn.Module, path: str, d_model: int) -> Norm:
     with torch.no_grad():
         y = module(x).double()
     gains = [like, like + 1] if isinstance(weight, Tensor) else [torch.ones(d_model, device=x.device, dtype=x.dtype)]
+    # many norms compute in float32 in a float64 model too
+    rounding = max(torch.finfo(x.dtype).eps, torch.finfo(torch.float32).eps)
     kinds: tuple[Literal["layernorm", "rmsnorm"], ...] = ("layernorm", "rmsnorm")
     for kind in kinds:
         for gain in gains:
             norm = Norm(path, kind, gain.detach(), bias.detach() if isinstance(bias, Tensor) else None, eps)
-            if (norm(x.double()) - y).norm() <= 4 * torch.finfo(x.dtype).eps ** 0.8 * y.norm():
+            if (norm(x.double()) - y).norm() <= 4 * rounding**0.8 * y.norm():
                 return norm
     raise UserError(f"{path} ({type(module).__name__}) computes neither a layer norm nor an RMS norm")
