@@ -1,0 +1,58 @@
+"""The chapter on induction heads: findings in words, figures, methods."""
+
+from interp.results import Result, RunFolder
+from reports import style
+from reports.chapters import Chapter, TableNote
+from reports.chapters.induction_heads import findings, methods, pictured, plates
+from reports.chapters.reading import Reading
+
+TABLES = {
+    "kinds": TableNote(
+        "Which heads are called what, and what speaks for and against it; one row a head and kind.", "-value"
+    ),
+    "heads": TableNote(
+        "Every score of every head, with its interval, chance and control.", "-value", "metric=prefix_matching"
+    ),
+    "ablation": TableNote(
+        "Loss on later copies when sets of heads are ablated; one row a set, way and draw.", "-loss_change"
+    ),
+    "composition": TableNote(
+        "Prefix matching of an induction head when an earlier head's output is removed.", "change"
+    ),
+    "reach": TableNote("Prefix matching of the strongest heads at longer periods."),
+    "behaviour": TableNote("What the model itself does on repeats and on text."),
+    "loss_by_position": TableNote("Loss of every next token along the sequences."),
+    "patterns": TableNote("Attention weights of at least 0.005 of the strongest heads on a few sequences."),
+    "tokens": TableNote("The tokens of these sequences."),
+}
+QUESTION = "Which heads continue a sequence by looking back at what followed last time, and does the model need them?"
+
+
+def chapter(result: Result, run: RunFolder) -> Chapter:
+    """The chapter of one finished result."""
+    reading = Reading(result)
+    with style.paper():
+        return Chapter(
+            title="Induction heads",
+            question=QUESTION,
+            lead=findings.lead(reading) if reading.has("heads") else None,
+            opening=plates.opening(reading),
+            text=pictured.shown_text(reading),
+            findings=findings.findings(reading),
+            plates=plates.plates(reading),
+            tables=TABLES,
+            methods=methods.METHODS,
+            paragraph=methods.paragraph(reading),
+            references=methods.REFERENCES,
+            full=_full(reading),
+        )
+
+
+def _full(reading: Reading) -> str:
+    """What the full budget adds to this run."""
+    if reading.config.get("budget") != "report":
+        return ""
+    return (
+        "`--budget full` runs what the report leaves out for time: it follows the reach to the end of the context, and "
+        "ablates more heads, on more sequences, against more random draws."
+    )

@@ -1,0 +1,64 @@
+"""Layer x head maps of any analysis that scores heads."""
+
+import pandas as pd
+
+from reports import style, words
+from reports.chapters import Plate, Rows
+from reports.chapters.reading import Reading, records
+from reports.figures import heads as draw
+
+_MOST = 12  # maps in one figure
+_ON = {"repeated": "repeated", "unrepeated": "unrepeated", "weights": "weights"}
+
+
+def map_plate(reading: Reading, name: str, of: tuple[str, str, str], outlined: pd.DataFrame, caption: str) -> Plate:
+    """One large map of a (metric, data, stack), with some heads outlined and named."""
+    metric, data, stack = of
+    rows = reading.stack(reading.table("heads", metric=metric, data=data), stack)
+    marked = [(int(row["layer"]), int(row["head"])) for row in records(reading.stack(outlined, stack))]
+    n_layers, n_heads = _size(rows)
+    with style.paper():
+        figure, ax = draw.map_figure(n_layers, n_heads, labels=bool(marked))
+        draw.head_map(rows, ax, marked, metric)
+        draw.colour_bar(ax, words.metric_axis(metric))
+        draw.name_heads(ax, marked)
+    title = words.sentence_case(f"{words.metric_name(metric)}, head by head")
+    return Plate(name, title, caption, figure, (Rows("heads", {"metric": metric, "data": data}),))
+
+
+def maps_plate(reading: Reading, name: str) -> Plate | None:
+    """Small maps of every score of the table ``heads``, up to twelve."""
+    heads = reading.heads
+    wanted = [
+        (stack, str(metric), str(data), rows)
+        for stack in (reading.stacks if len(heads) else ())
+        for (metric, data), rows in reading.stack(heads, stack).groupby(["metric", "data"], sort=False)  # pyright: ignore[reportGeneralTypeIssues]: two keys
+        if data != "unrepeated" and len(rows.dropna(subset="value"))  # the control of what is drawn
+    ]
+    if not wanted:
+        return None
+    n_layers, n_heads = _size(heads)
+    with style.paper():
+        figure, axes = draw.map_grid(min(len(wanted), _MOST), n_layers, n_heads)
+        for (stack, metric, data, rows), ax in zip(wanted, axes, strict=False):
+            draw.head_map(rows, ax, (), metric, values=False)
+            draw.colour_bar(ax, words.UNITS.get(metric, "share of attention"), below=0.45)
+            ax.set(title=_title(stack, metric, data), ylabel="layer" if ax.get_position().x0 < 0.12 else "")
+    more = f" {len(wanted) - _MOST} further scores are in the table." if len(wanted) > _MOST else ""
+    return Plate(
+        name,
+        "Every score, head by head",
+        "Shares of attention run from 0; copying runs from −1 (never) over chance (−0.92) to 1; by eigenvalues, 0 is "
+        f"in the middle. Hatched: not defined. Each map has its own scale.{more}",
+        figure,
+        (Rows("heads"),),
+    )
+
+
+def _size(heads: pd.DataFrame) -> tuple[int, int]:
+    return int(max(heads["layer"])) + 1, int(max(heads["head"])) + 1
+
+
+def _title(stack: str, metric: str, data: str) -> str:
+    name = words.sentence_case(words.SHORT.get(metric, words.metric_name(metric)))
+    return f"{f'{stack}: ' if stack else ''}{name}\n{_ON.get(data, words.visible(data))}"
