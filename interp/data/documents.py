@@ -19,7 +19,7 @@ SAMPLE = "sample"
 _SAMPLE_FILE = Path(__file__).parent / "sample_text.txt"
 _HUB = "hub:"
 _KINDS = (".txt", ".jsonl", ".ndjson", ".npy")
-_PIECE = 2**20  # characters: a longer document is handed out in pieces, so that memory stays bounded
+_PIECE = 2**18  # characters: a longer document is handed out in pieces, so that memory stays bounded
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +55,7 @@ def read_documents(source: str | Path = SAMPLE, column: str = "text") -> Iterato
               it has several), split ``train`` unless given.
         column: the text's, of .jsonl files and of data sets that name none.
 
-    A document of more than 2²⁰ characters is handed out in pieces, cut at line ends where there are any.
+    A document of more than 2¹⁸ characters is handed out in pieces, cut at line ends where there are any.
 
     Raises:
         UserError: no such file, data set or column; not UTF-8, not JSON, no token ids; no text at all.
@@ -99,8 +99,11 @@ def _file(path: Path, column: str) -> Iterator[Document]:
 def _txt(path: Path, source: str) -> Iterator[Document]:
     held: list[str] = []
     number, piece, size, empty = 0, 0, 0, 2  # a file begins as if empty lines went before
+    begins_line = True  # what is read may be the rest of a very long line
     for line in _lines(path):
-        if not line.strip():
+        is_empty = begins_line and not line.strip()
+        begins_line = line.endswith("\n")
+        if is_empty:
             empty += 1
             continue
         if held and (empty >= 2 or size >= _PIECE):

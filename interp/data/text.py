@@ -13,7 +13,9 @@ from interp.data.documents import Document
 from interp.data.sequences import Sequences
 from interp.errors import UserError
 
-_POOL = 8  # windows gathered for each one that is to be drawn, before reading stops
+# Windows gathered for each one that is to be drawn, before reading stops: where they come from as many documents as
+# windows are to be drawn, and where there are fewer, longer documents
+_ENOUGH, _MOST = 8, 16
 
 
 def windows(
@@ -39,8 +41,9 @@ def windows(
             get no special tokens.
         length: positions of a window, special tokens included.
         stride: tokens from one window's beginning to the next one's. None: windows do not overlap.
-        n: how many windows to draw at random, from as many documents as there are; None: all. Reading stops when eight
-            times as many are found, at most ``n`` of one document (or piece of a long one).
+        n: how many windows to draw at random, from as many documents as possible; None: all. Reading stops when eight
+            times as many are found in n documents, or 16 times as many in fewer; of one document (or piece of a long
+            one) at most n are considered.
         seed: of the draw.
         vocab_size: of the model; None: not checked.
         context: the most positions that the model takes; None: not checked.
@@ -55,12 +58,15 @@ def windows(
     cutter = _Cutter(tokenizer, length, stride, n, vocab_size, context)
     rng = np.random.default_rng(seed)
     found: list[_Window] = []
+    of_documents: set[int] = set()
     stopped = False
     for document in documents:
-        if n is not None and len(found) >= _POOL * n:
+        if n is not None and len(found) >= n * (_ENOUGH if len(of_documents) >= n else _MOST):
             stopped = True
             break
-        found += cutter.cut(document if isinstance(document, Document) else cutter.named(document), rng)
+        new = list(cutter.cut(document if isinstance(document, Document) else cutter.named(document), rng))
+        of_documents.update(window.document for window in new)
+        found += new
     if not found:
         raise UserError(cutter.why_none())
     drawn = found if n is None or len(found) <= n else _draw(found, n, rng)
