@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
+from matplotlib.figure import Figure
 
 from interp.errors import RunFolderError
 from interp.results import Result, RunFolder, write_file
@@ -136,7 +137,9 @@ def _part(run: RunFolder, analysis: str, room: int) -> Part:
 
 
 def _draw(plate: Plate, analysis: str, folder: Path) -> Drawn:
-    vector, raster = style.render(plate.figure)
+    with style.paper():
+        figure = plate.draw()
+        vector, raster = style.render(figure)
     files = (f"{plate.name}.svg", f"{plate.name}.png")
     for name, content in zip(files, (vector, raster), strict=True):
         write_file(folder / name, content)
@@ -144,17 +147,17 @@ def _draw(plate: Plate, analysis: str, folder: Path) -> Drawn:
     if len(vector) <= INLINE:
         markup = Markup(svg.inline(vector, identity, plate.title))
     else:
-        width = round(plate.figure.get_figwidth() * 96)
+        width = round(figure.get_figwidth() * 96)
         markup = Markup('<img alt="{}" width="{}" src="data:image/png;base64,{}">').format(
             plate.title, width, base64.b64encode(raster).decode()
         )
-    return Drawn(plate, identity, markup, files, tuple(_maps(plate)))
+    return Drawn(plate, identity, markup, files, tuple(_maps(figure)))
 
 
-def _maps(plate: Plate) -> list[dict[str, Any]]:
+def _maps(figure: Figure) -> list[dict[str, Any]]:
     """Where in a figure its layer x head maps are, in percent of its size, and what they show."""
     made = []
-    for ax in plate.figure.axes:
+    for ax in figure.axes:
         gid = ax.get_gid() or ""
         if not gid.startswith(f"{MAP}/"):
             continue

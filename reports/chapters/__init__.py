@@ -5,7 +5,7 @@ A module declared under the entry-point group ``interp.reports``, named like its
 plain: the page escapes it, turns ``L18H6`` into a link to that head and `` `code` `` into code.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from matplotlib.figure import Figure
@@ -48,14 +48,14 @@ class Plate:
         name: of its files, without an ending.
         title: what it is.
         caption: what to look at, n, units.
-        figure: as drawn, under `reports.style.paper`.
+        draw: gives the figure; the page calls it, under `reports.style.paper`.
         rows: where its numbers are.
     """
 
     name: str
     title: str
     caption: str
-    figure: Figure
+    draw: Callable[[], Figure]
     rows: tuple[Rows, ...] = ()
 
 

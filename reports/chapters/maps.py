@@ -1,8 +1,9 @@
 """Layer x head maps of any analysis that scores heads."""
 
 import pandas as pd
+from matplotlib.figure import Figure
 
-from reports import style, words
+from reports import words
 from reports.chapters import Plate, Rows
 from reports.chapters.reading import Reading, records
 from reports.figures import heads as draw
@@ -16,12 +17,14 @@ def map_plate(reading: Reading, name: str, of: tuple[str, str, str], outlined: p
     metric, data, stack = of
     rows = reading.stack(reading.table("heads", metric=metric, data=data), stack)
     marked = [(int(row["layer"]), int(row["head"])) for row in records(reading.stack(outlined, stack))]
-    n_layers, n_heads = _size(rows)
-    with style.paper():
-        figure, ax = draw.map_figure(n_layers, n_heads, labels=bool(marked))
+
+    def figure() -> Figure:
+        figure, ax = draw.map_figure(*_size(rows), labels=bool(marked))
         draw.head_map(rows, ax, marked, metric)
         draw.colour_bar(ax, words.metric_axis(metric))
         draw.name_heads(ax, marked)
+        return figure
+
     title = words.sentence_case(f"{words.metric_name(metric)}, head by head")
     return Plate(name, title, caption, figure, (Rows("heads", {"metric": metric, "data": data}),))
 
@@ -37,13 +40,15 @@ def maps_plate(reading: Reading, name: str) -> Plate | None:
     ]
     if not wanted:
         return None
-    n_layers, n_heads = _size(heads)
-    with style.paper():
-        figure, axes = draw.map_grid(min(len(wanted), _MOST), n_layers, n_heads)
+
+    def figure() -> Figure:
+        figure, axes = draw.map_grid(min(len(wanted), _MOST), *_size(heads))
         for (stack, metric, data, rows), ax in zip(wanted, axes, strict=False):
             draw.head_map(rows, ax, (), metric, values=False)
             draw.colour_bar(ax, words.UNITS.get(metric, "share of attention"), below=0.45)
             ax.set(title=_title(stack, metric, data), ylabel="layer" if ax.get_position().x0 < 0.12 else "")
+        return figure
+
     more = f" {len(wanted) - _MOST} further scores are in the table." if len(wanted) > _MOST else ""
     return Plate(
         name,

@@ -1,9 +1,16 @@
 """What is drawn: arrays, places and names, not pixels."""
 
+# matplotlib's annotations say of arrays and artists that they may be nearly anything
+# pyright: reportAttributeAccessIssue=false, reportOptionalMemberAccess=false, reportOptionalSubscript=false
+# pyright: reportIndexIssue=false, reportArgumentType=false, reportCallIssue=false
+
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_rgb
+from matplotlib.text import Text
 from numpy.testing import assert_allclose
 
 from reports import style, words
@@ -93,9 +100,9 @@ def test_the_map_of_shares_gets_darker_evenly():
 
 
 def test_points_are_heads_and_only_called_ones_are_named():
-    kinds = {head: "induction" for head in list(PLANTED.induction)[:3]}
+    kinds = dict.fromkeys(list(PLANTED.induction)[:3], "induction")
     with style.paper():
-        figure, (ax,) = style.canvas(5, 3.5)
+        _, (ax,) = style.canvas(5, 3.5)
         induction_heads.prefix_against_copying(SCORES.loc[SCORES["data"].isin(["repeated", "weights"])], ax, kinds)
     points = ax.collections[0].get_offsets()
     assert len(points) == 270 - 3
@@ -111,15 +118,9 @@ def test_names_of_points_do_not_cover_each_other():
         ax.set(xlim=(0, 1), ylim=(0, 1))
         label_points(ax, points, [f"L{i}H{i}" for i in range(6)])
         figure.draw_without_rendering()
-        boxes = [text.get_bbox_patch() or _extent(text) for text in ax.texts]
+        boxes = [Text.get_window_extent(text) for text in ax.texts]  # without the line to the point
     for i, one in enumerate(boxes):
         assert not any(one.overlaps(other) for other in boxes[i + 1 :])
-
-
-def _extent(text):
-    from matplotlib.text import Text
-
-    return Text.get_window_extent(text)
 
 
 def test_loss_marks_where_the_copies_begin():
@@ -186,7 +187,7 @@ def test_a_pattern_is_drawn_by_position_and_names_tokens_where_they_can_be_read(
     for row in weights.loc[(weights["query"] >= 24) & (weights["key"] <= 24)].to_dict("records"):
         assert drawn[row["query"] - 24, row["key"]] == pytest.approx(row["weight"])
     assert np.argmax(drawn[5]) == 6  # query 29 repeats token 5: its induction target is key 6
-    assert [tick.get_text() for tick in ax.get_yticklabels()][0] == words.token_label(queries["text"].iloc[0])
+    assert ax.get_yticklabels()[0].get_text() == words.token_label(queries["text"].iloc[0])
     assert not any("␣" in tick.get_text() for tick in narrow.get_yticklabels())
 
 
@@ -227,5 +228,5 @@ def test_the_same_figure_is_the_same_bytes():
 def test_spread_keeps_the_order_and_the_distance(wanted: list[float]):
     places = style.spread(wanted, 0.5)
     ordered = [place for _, place in sorted(zip(wanted, places, strict=True))]
-    assert all(b - a >= 0.5 - 1e-9 for a, b in zip(ordered, ordered[1:], strict=False))
+    assert all(b - a >= 0.5 - 1e-9 for a, b in pairwise(ordered))
     assert np.mean(places) == pytest.approx(np.mean(wanted))

@@ -1,7 +1,6 @@
 """The chapter on induction heads: findings in words, figures, methods."""
 
 from interp.results import Result, RunFolder
-from reports import style
 from reports.chapters import Chapter, TableNote
 from reports.chapters.induction_heads import findings, methods, pictured, plates
 from reports.chapters.reading import Reading
@@ -31,21 +30,20 @@ QUESTION = "Which heads continue a sequence by looking back at what followed las
 def chapter(result: Result, run: RunFolder) -> Chapter:
     """The chapter of one finished result."""
     reading = Reading(result)
-    with style.paper():
-        return Chapter(
-            title="Induction heads",
-            question=QUESTION,
-            lead=findings.lead(reading) if reading.has("heads") else None,
-            opening=plates.opening(reading),
-            text=pictured.shown_text(reading),
-            findings=findings.findings(reading),
-            plates=plates.plates(reading),
-            tables=TABLES,
-            methods=methods.METHODS,
-            paragraph=methods.paragraph(reading),
-            references=methods.REFERENCES,
-            full=_full(reading),
-        )
+    return Chapter(
+        title="Induction heads",
+        question=QUESTION,
+        lead=findings.lead(reading) if reading.has("heads") else None,
+        opening=plates.opening(reading),
+        text=pictured.shown_text(reading),
+        findings=findings.findings(reading),
+        plates=plates.plates(reading),
+        tables=TABLES,
+        methods=methods.METHODS,
+        paragraph=methods.paragraph(reading),
+        references=methods.REFERENCES,
+        full=_full(reading),
+    )
 
 
 def _full(reading: Reading) -> str:

@@ -198,7 +198,7 @@ def _eigenvalues(reading: Reading) -> list[Sentence]:
         return [Sentence(f"{listed}.", link)]
     beyond = len(of.loc[of["value"] > of["null_high"]])
     which, are = words.part_of(beyond, len(of), "head"), words.agree(beyond, "is", "are")
-    return [Sentence(f"{listed}; {which} {are} above what 95 % of random rotations of its own weights give.", link)]
+    return [Sentence(f"{listed}; {which} {are} above what 95 % of random rotations of a head's weights give.", link)]
 
 
 def _of_called(reading: Reading, rows: pd.DataFrame) -> pd.DataFrame:

@@ -1,6 +1,7 @@
 """Patterns of the strongest heads: as maps, and drawn on text."""
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from reports import style, words
 from reports.chapters import Plate, Rows, Shown
@@ -46,12 +47,16 @@ def patterns(reading: Reading) -> Plate | None:
         return None
     weights, tokens = found
     heads = _heads(reading, weights)[:_PANELS]
-    figure, axes = style.canvas(style.WIDE, 2.25 if len(heads) > 2 else 3.2, panels=len(heads), share=True)
-    for head, ax in zip(heads, axes, strict=True):
-        draw.pattern(_of(weights, head), tokens, tokens, ax, _second_copy(tokens), named=False)
-        ax.set(title=reading.name(head), xlabel="", ylabel="")
-    figure.supxlabel("key position", fontsize=8.5)
-    axes[0].set_ylabel("query position")
+
+    def figure() -> Figure:
+        figure, axes = style.canvas(style.WIDE, 2.25 if len(heads) > 2 else 3.2, panels=len(heads), share=True)
+        for head, ax in zip(heads, axes, strict=True):
+            draw.pattern(_of(weights, head), tokens, tokens, ax, _second_copy(tokens), named=False)
+            ax.set(title=reading.name(head), xlabel="", ylabel="")
+        figure.supxlabel("key position", fontsize=8.5)
+        axes[0].set_ylabel("query position")
+        return figure
+
     return Plate(
         "patterns",
         "Patterns of the strongest heads",
@@ -79,10 +84,14 @@ def named_pattern(reading: Reading) -> Plate | None:
         begin = int(min(tokens["position"]))
         queries = tokens.loc[tokens["position"].between(start, start + _STRETCH - 1)]
         keys = tokens.loc[tokens["position"].between(begin, begin + _STRETCH)]
-    side = 1.3 + 0.115 * max(len(queries), len(keys))
-    figure, (ax,) = style.canvas(side + 0.5, side)
-    draw.pattern(_of(weights, head), queries, keys, ax, start if queries is keys else None)
-    style.side_bar(figure, [ax], ax.images[0], "attention weight")
+
+    def figure() -> Figure:
+        side = 1.3 + 0.115 * max(len(queries), len(keys))
+        figure, (ax,) = style.canvas(side + 0.5, side)
+        draw.pattern(_of(weights, head), queries, keys, ax, start if queries is keys else None)
+        style.side_bar(figure, [ax], ax.images[0], "attention weight")
+        return figure
+
     part = f" The first {len(queries)} queries of the second copy, over the keys of the first."
     return Plate(
         "pattern-with-tokens",

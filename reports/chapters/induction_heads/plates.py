@@ -1,6 +1,7 @@
 """The figures of `induction-heads`, each with its words."""
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from reports import style, words
 from reports.chapters import Plate, Rows
@@ -57,8 +58,12 @@ def _scatter(reading: Reading, stack: str) -> Plate | None:
         for kind in reversed(words.KINDS)
         for row in records(reading.stack(called(reading, kind), stack))
     }
-    figure, (ax,) = style.canvas(style.NARROW + 0.6, 3.6)
-    draw.prefix_against_copying(heads, ax, kinds)
+
+    def figure() -> Figure:
+        figure, (ax,) = style.canvas(style.NARROW + 0.6, 3.6)
+        draw.prefix_against_copying(heads, ax, kinds)
+        return figure
+
     return Plate(
         words.slug(f"prefix-against-copying {stack}"),
         f"Where heads look, and what they write{f' ({stack})' if stack else ''}",
@@ -75,8 +80,12 @@ def _loss(reading: Reading) -> Plate | None:
     if loss.empty:
         return None
     control = reading.measured("loss_by_position", "loss", data="unrepeated")
-    figure, (ax,) = style.canvas(style.WIDE, 2.6)
-    draw.loss_by_position(loss, ax, control)
+
+    def figure() -> Figure:
+        figure, (ax,) = style.canvas(style.WIDE, 2.6)
+        draw.loss_by_position(loss, ax, control)
+        return figure
+
     return Plate(
         "loss-by-position",
         "Loss along the repeats",
@@ -94,14 +103,18 @@ def _ablation(reading: Reading) -> Plate | None:
         return None
     sizes = sorted(int(n) for n in table["n_heads"].unique())
     sizes = sizes if len(sizes) <= _SETS else [sizes[0], sizes[len(sizes) // 2], sizes[-1]]
-    height = 0.95 + 0.42 * len(table["ablation"].unique())
-    figure, axes = style.canvas(style.WIDE, height, panels=len(sizes), share=True)
-    for n, ax in zip(sizes, axes, strict=True):
-        draw.ablation(table.loc[table["n_heads"] == n], ax)
-        ax.set(title=words.count(n, "head"), xlabel="")
-    figure.supxlabel("change of loss on later copies (nats per token)", fontsize=8.5)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles[::-1], labels[::-1], loc="outside upper right", ncols=2, handletextpad=0.2)
+
+    def figure() -> Figure:
+        height = 0.95 + 0.42 * len(table["ablation"].unique())
+        figure, axes = style.canvas(style.WIDE, height, panels=len(sizes), share=True)
+        for n, ax in zip(sizes, axes, strict=True):
+            draw.ablation(table.loc[table["n_heads"] == n], ax)
+            ax.set(title=words.count(n, "head"), xlabel="")
+        figure.supxlabel("change of loss on later copies (nats per token)", fontsize=8.5)
+        handles, labels = axes[0].get_legend_handles_labels()
+        figure.legend(handles[::-1], labels[::-1], loc="outside upper right", ncols=2, handletextpad=0.2)
+        return figure
+
     return Plate(
         "ablation",
         "What breaks when heads go",
@@ -119,13 +132,17 @@ def _composition(reading: Reading) -> Plate | None:
     paths = [path for path in _PATHS if path in set(table["path"])]
     down = len(table.drop_duplicates(["source_layer", "source_head"]))
     across = len(table.drop_duplicates(["target_layer", "target_head"]))
-    width = min(style.WIDE, 2.0 + 0.55 * across * len(paths))
-    figure, axes = style.canvas(width, min(max(1.1 + 0.3 * down, 1.7), 7.0), panels=len(paths))
-    limit = max(abs(change) for change in table["change"]) or 1.0
-    for path, ax in zip(paths, axes, strict=True):
-        draw.composition(table.loc[table["path"] == path], ax, limit)
-        ax.set_title(_PATHS[path])
-    style.side_bar(figure, axes, axes[-1].images[0], "change of prefix matching")
+
+    def figure() -> Figure:
+        width = min(style.WIDE, 2.0 + 0.55 * across * len(paths))
+        figure, axes = style.canvas(width, min(max(1.1 + 0.3 * down, 1.7), 7.0), panels=len(paths))
+        limit = max(abs(change) for change in table["change"]) or 1.0
+        for path, ax in zip(paths, axes, strict=True):
+            draw.composition(table.loc[table["path"] == path], ax, limit)
+            ax.set_title(_PATHS[path])
+        style.side_bar(figure, axes, axes[-1].images[0], "change of prefix matching")
+        return figure
+
     return Plate(
         "which-feeds-which",
         "Which head feeds which",
@@ -143,8 +160,12 @@ def _reach(reading: Reading) -> Plate | None:
         return None
     nearest = table.loc[table["period"] == table["period"].min()].sort_values("value", ascending=False)
     heads = [(int(row["layer"]), int(row["head"])) for row in records(nearest)]
-    figure, (ax,) = style.canvas(style.NARROW + 0.6, 3.3)
-    draw.reach(table, ax, heads)
+
+    def figure() -> Figure:
+        figure, (ax,) = style.canvas(style.NARROW + 0.6, 3.3)
+        draw.reach(table, ax, heads)
+        return figure
+
     most = len(style.SERIES)
     drawn = f"the {most} strongest of {len(heads)} heads" if len(heads) > most else words.count(len(heads), "head")
     return Plate(
