@@ -1,6 +1,7 @@
 """A model by name, folder or ``.gguf`` file: found, checked, and loaded with transformers.
 
-`locate` needs no torch, so a wrong name or a damaged file is refused within a moment; `load_transformers` does.
+`locate` reads headers and hashes, no weights, so a wrong name or a damaged file is refused within a moment;
+`load_transformers` loads what it found.
 """
 
 from __future__ import annotations

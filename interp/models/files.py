@@ -1,6 +1,6 @@
 """Weight files before they are loaded: where they are cached, whether they are whole, and their hash.
 
-Needs neither torch nor transformers, so a wrong file is refused at once.
+Works on bytes, with neither torch nor transformers.
 """
 
 import contextlib

@@ -130,8 +130,8 @@ def _site(attention: AttentionModule, stream: ResidualStream, no_head: str, rota
     normed = f"queries and keys pass through {', '.join(on_scores)}, not in W_QK" if on_scores else ""
     turned = "rotary: W_QK holds for a key at the query's own position" if rotary else ""
     reasons = (
-        no_head,
         stream.no_direct_path,
+        no_head,
         "cross-attention: values come from another stack, not from an embedding" if attention.kind == "cross" else "",
         f"the {attention.stack} does not end in the logits" if attention.stack != stream.stack else "",
         "post-norm: the stream itself passes through norms in each layer" if norms.order == "post" else "",

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import ks_2samp, ortho_group
 from torch import Tensor
 from torch.testing import assert_close
 
@@ -131,13 +132,19 @@ def test_a_random_head_lies_within_its_null() -> None:
     assert ((below > 0.95) | (below < 0.05)).double().mean() < 0.2
 
 
-def test_the_null_keeps_singular_values() -> None:
-    """With embeddings that are their own unembedding, |eigenvalues| of an orthogonal W_OV's rotations are all one."""
-    weights = orthonormal_weights(torch.eye(D_MODEL, dtype=torch.float64), d_head=D_MODEL)
-    (scores,) = copying_eigenvalues(weights, draws=50)
-    traces = scores.samples * D_MODEL  # Σλ of an orthogonal matrix; its variance is 1 under Haar
-    assert traces.abs().max() <= D_MODEL
-    assert 0.5 < traces.var().item() < 2
+def test_the_null_is_that_of_rotations_between_fixed_subspaces() -> None:
+    """Against scipy's random rotations, in whole matrices: read and written directions and singular values stay."""
+    W_OV = subspace() @ torch.diag(torch.tensor([3, 1, 0.5, 2, 0.2, 1, 1]).double()) @ subspace(seed=9)
+    weights = orthonormal_weights(W_OV)
+    (scores,) = copying_eigenvalues(weights, draws=2000)
+    u, s, vT = np.linalg.svd(W_OV.numpy())
+    assert weights.W_E is not None
+    basis = weights.W_E.numpy()
+    expected = []
+    for rotation in ortho_group.rvs(3, 2000, random_state=0):
+        eigenvalues = np.linalg.eigvals(basis @ u[:, :3] @ rotation @ np.diag(s[:3]) @ vT[:3] @ basis.T)
+        expected.append(eigenvalues.sum().real / np.abs(eigenvalues).sum())
+    assert ks_2samp(scores.samples[:, 0].numpy(), expected).pvalue > 0.01
 
 
 def test_rotations_are_repeatable() -> None:

@@ -61,7 +61,7 @@ def test_a_folder_is_found_hashed_and_loaded(llama: Path, cache: Path) -> None:
 
 
 def test_locating_imports_no_torch(llama: Path, cache: Path) -> None:
-    """So that a wrong name is refused at once; `interp.models` itself imports it."""
+    """The module itself; the package `interp.models` does."""
     code = (
         "import sys\n"
         "package = sys.modules['interp.models'] = type(sys)('interp.models')\n"

@@ -165,6 +165,17 @@ def test_a_stream_that_attention_is_added_to_after_its_norm_is_post_norm() -> No
     assert {norms.order for norms in stream_of(model).norms.values()} == {"post"}
 
 
+def test_a_norm_that_changes_next_to_nothing_is_no_post_norm() -> None:
+    """Where the stream is of unit size already, stream and norm differ by rounding alone."""
+    model = tiny("llama", dtype=torch.bfloat16)
+    with torch.no_grad():
+        rows = model.model.embed_tokens.weight
+        rows /= rows.float().square().mean(-1, keepdim=True).sqrt()
+        model.model.layers[0].input_layernorm.weight.fill_(1)
+    norms = stream_of(model).norms["model.layers.0.self_attn"]
+    assert (norms.order, norms.before is not None) == ("pre", True)
+
+
 def test_an_embedding_of_another_width_is_no_direct_path() -> None:
     assert stream_of(tiny("opt", word_embed_proj_dim=16)).no_direct_path != ""
 
