@@ -144,7 +144,8 @@ def test_the_null_is_that_of_rotations_between_fixed_subspaces() -> None:
     for rotation in ortho_group.rvs(3, 2000, random_state=0):
         eigenvalues = np.linalg.eigvals(basis @ u[:, :3] @ rotation @ np.diag(s[:3]) @ vT[:3] @ basis.T)
         expected.append(eigenvalues.sum().real / np.abs(eigenvalues).sum())
-    assert ks_2samp(scores.samples[:, 0].numpy(), expected).pvalue > 0.01
+    compared: Any = ks_2samp(scores.samples[:, 0].numpy(), expected)
+    assert compared.pvalue > 0.01
 
 
 def test_rotations_are_repeatable() -> None:
