@@ -1,61 +1,115 @@
 """Tiny transformers models with random weights, one of every family that the project speaks of."""
 
-from __future__ import annotations
+from typing import Any
 
 import torch
 import transformers as hf
 
-COMMON = {"vocab_size": 97, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-LLAMA_LIKE = COMMON | {
-    "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3, "num_attention_heads": 6,
-    "num_key_value_heads": 2, "head_dim": 8, "max_position_embeddings": 128,
-}  # fmt: skip
-BERT_LIKE = COMMON | {
+TOKENS = {"vocab_size": 97, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+GPT = TOKENS | {"n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 128}
+SIZES = TOKENS | {
     "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "max_position_embeddings": 128,
 }  # fmt: skip
-BART_LIKE = COMMON | {
+GROUPED = SIZES | {"num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8}
+BART = TOKENS | {
     "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
     "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 128,
-    "decoder_start_token_id": 2, "forced_eos_token_id": 2,
+    "decoder_start_token_id": 2, "forced_eos_token_id": None,
+}  # fmt: skip
+OWN_NAMES = TOKENS | {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+IMAGES = {
+    "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 16,
+    "patch_size": 4,
 }  # fmt: skip
 
-FAMILIES = {
-    "gpt2": lambda: hf.GPT2LMHeadModel(hf.GPT2Config(**COMMON, n_embd=48, n_layer=3, n_head=6, n_positions=128)),
-    "llama": lambda: hf.LlamaForCausalLM(hf.LlamaConfig(**LLAMA_LIKE)),
-    "mistral": lambda: hf.MistralForCausalLM(hf.MistralConfig(**LLAMA_LIKE, sliding_window=7)),
-    "gemma2": lambda: hf.Gemma2ForCausalLM(hf.Gemma2Config(
-        **LLAMA_LIKE, sliding_window=7, query_pre_attn_scalar=8, attn_logit_softcapping=5.0)),
-    "gemma3": lambda: hf.Gemma3ForCausalLM(hf.Gemma3TextConfig(**LLAMA_LIKE, sliding_window=7, query_pre_attn_scalar=8)),
-    "gpt_neox": lambda: hf.GPTNeoXForCausalLM(hf.GPTNeoXConfig(**BERT_LIKE)),
-    "qwen3": lambda: hf.Qwen3ForCausalLM(hf.Qwen3Config(**LLAMA_LIKE)),
-    "gpt_oss": lambda: hf.GptOssForCausalLM(hf.GptOssConfig(
-        **LLAMA_LIKE, num_local_experts=4, num_experts_per_tok=2, sliding_window=8)),
-    "opt": lambda: hf.OPTForCausalLM(hf.OPTConfig(
-        **COMMON, hidden_size=48, ffn_dim=64, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=128,
-        word_embed_proj_dim=48)),
-    "gptj": lambda: hf.GPTJForCausalLM(hf.GPTJConfig(**COMMON, n_embd=48, n_layer=2, n_head=4, rotary_dim=8, n_positions=128)),
-    "bloom": lambda: hf.BloomForCausalLM(hf.BloomConfig(**COMMON, hidden_size=48, n_layer=2, n_head=4)),
-    "falcon": lambda: hf.FalconForCausalLM(hf.FalconConfig(
-        **COMMON, hidden_size=48, num_hidden_layers=2, num_attention_heads=4, num_kv_heads=2, new_decoder_architecture=True)),
-    "mpt": lambda: hf.MptForCausalLM(hf.MptConfig(**COMMON, d_model=48, n_layers=2, n_heads=4, max_seq_len=128)),
-    "t5": lambda: hf.T5ForConditionalGeneration(hf.T5Config(
-        **COMMON, d_model=32, d_kv=8, d_ff=48, num_layers=2, num_heads=4, decoder_start_token_id=0)),
-    "bart": lambda: hf.BartForConditionalGeneration(hf.BartConfig(**BART_LIKE)),
-    "bert": lambda: hf.BertForMaskedLM(hf.BertConfig(**BERT_LIKE)),
-    "distilbert": lambda: hf.DistilBertForMaskedLM(hf.DistilBertConfig(
-        **COMMON, dim=48, hidden_dim=64, n_layers=2, n_heads=4, max_position_embeddings=128)),
-    "vit": lambda: hf.ViTModel(hf.ViTConfig(
-        hidden_size=48, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, image_size=16, patch_size=4)),
+FAMILIES: dict[str, tuple[str, str, dict[str, Any]]] = {
+    "gpt2": ("GPT2LMHeadModel", "GPT2Config", GPT),
+    "llama": ("LlamaForCausalLM", "LlamaConfig", GROUPED),
+    "mistral": ("MistralForCausalLM", "MistralConfig", GROUPED | {"sliding_window": 7}),
+    "gemma2": ("Gemma2ForCausalLM", "Gemma2Config",
+               GROUPED | {"sliding_window": 7, "query_pre_attn_scalar": 8, "attn_logit_softcapping": 5.0}),
+    "gemma3": ("Gemma3ForCausalLM", "Gemma3TextConfig", GROUPED | {"sliding_window": 7, "query_pre_attn_scalar": 8}),
+    "gpt_neox": ("GPTNeoXForCausalLM", "GPTNeoXConfig", SIZES),
+    "qwen3": ("Qwen3ForCausalLM", "Qwen3Config", GROUPED),
+    "gpt_oss": ("GptOssForCausalLM", "GptOssConfig",
+                GROUPED | {"num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": 8,
+                           "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
+    "opt": ("OPTForCausalLM", "OPTConfig", SIZES | {"ffn_dim": 64, "word_embed_proj_dim": 48}),
+    "gptj": ("GPTJForCausalLM", "GPTJConfig", GPT | {"n_layer": 2, "n_head": 4, "rotary_dim": 8}),
+    "bloom": ("BloomForCausalLM", "BloomConfig", OWN_NAMES | {"n_layer": 2, "n_head": 4}),
+    "falcon": ("FalconForCausalLM", "FalconConfig", OWN_NAMES | {"num_kv_heads": 2, "new_decoder_architecture": True}),
+    "mpt": ("MptForCausalLM", "MptConfig", TOKENS | {"d_model": 48, "n_layers": 2, "n_heads": 4, "max_seq_len": 128}),
+    "t5": ("T5ForConditionalGeneration", "T5Config",
+           TOKENS | {"d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4,
+                     "decoder_start_token_id": 0}),
+    "bart": ("BartForConditionalGeneration", "BartConfig", BART),
+    "bert": ("BertForMaskedLM", "BertConfig", SIZES),
+    "roberta": ("RobertaForMaskedLM", "RobertaConfig", SIZES | {"pad_token_id": 1, "bos_token_id": 0}),
+    "distilbert": ("DistilBertForMaskedLM", "DistilBertConfig",
+                   TOKENS | {"dim": 48, "hidden_dim": 64, "n_layers": 2, "n_heads": 4, "max_position_embeddings": 128}),
+    "modernbert": ("ModernBertForMaskedLM", "ModernBertConfig",
+                   SIZES | {"cls_token_id": 1, "sep_token_id": 2, "local_attention": 6,
+                            "global_attn_every_n_layers": 2}),
+    "vit": ("ViTModel", "ViTConfig", IMAGES),
 }  # fmt: skip
+"""Family → classes of model and config in transformers, and the config's arguments."""
+
+DECODERS = ("gpt2", "llama", "mistral", "gemma2", "gemma3", "gpt_neox", "qwen3", "gpt_oss", "opt", "gptj", "bloom",
+            "falcon", "mpt")  # fmt: skip
+ENCODERS = ("bert", "roberta", "distilbert", "modernbert")
+ENCODER_DECODERS = ("t5", "bart")
+OWN_SOFTMAX = ("bloom", "falcon", "mpt")
+"""Families that compute their own attention."""
+
+WINDOWS = {"mistral": 7, "gemma2": 7, "gemma3": 7, "gpt_oss": 8}
 
 
-def make(family: str, seed: int = 0, dtype: torch.dtype = torch.float32) -> hf.PreTrainedModel:
-    """A tiny model of a family. Weights are larger than at initialisation, so that attention is far from uniform."""
-    torch.manual_seed(seed)
-    model = FAMILIES[family]().eval().to(dtype)
+def make(family: str, seed: int = 0, dtype: torch.dtype = torch.float32, **changed: Any) -> Any:
+    """A tiny model of a family.
+
+    Every parameter is random, biases and gains of norms too, so that none can be forgotten without a difference, and
+    projections are large enough for attention to be far from uniform.
+
+    Args:
+        family: a key of :data:`FAMILIES`.
+        seed: of the weights.
+        dtype: of the weights.
+        changed: arguments of the config, in place of those of :data:`FAMILIES`.
+    """
+    kind, config, arguments = FAMILIES[family]
+    model = getattr(hf, kind)(getattr(hf, config)(**arguments | changed))
+    return randomised(model, seed).eval().to(dtype)
+
+
+def randomised(model: hf.PreTrainedModel, seed: int = 0) -> hf.PreTrainedModel:
+    """The model with random parameters: matrices that keep the size of what they multiply, small embeddings, gains about
+    what they were, biases of size 0.3."""
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
-            if parameter.ndim >= 2 and "norm" not in name:
-                parameter.mul_(4.0)
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.ndim < 2 and bool((parameter == parameter.flatten()[0]).all()):
+                parameter.add_(0.3 * noise)  # gains are ones or zeros, biases zeros
+            elif parameter.ndim < 2:
+                parameter.copy_(noise)
+            elif "relative_attention_bias" in name:
+                parameter.copy_(noise)
+            elif any(part in name for part in ("emb", "wte", "wpe", "shared")):
+                parameter.copy_(0.2 * noise)
+            else:
+                parameter.copy_(1.3 * noise / min(parameter.shape[-2:]) ** 0.5)
     return model
+
+
+def tokens(batch: int = 2, length: int = 13, seed: int = 1) -> torch.Tensor:
+    """Random token ids that are no special tokens."""
+    return torch.randint(3, 97, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def example(family: str, batch: int = 2, length: int = 13, seed: int = 1) -> dict[str, torch.Tensor]:
+    """Inputs for :meth:`HookedModel.run`."""
+    if family == "vit":
+        return {"pixel_values": torch.randn(batch, 3, 16, 16, generator=torch.Generator().manual_seed(seed))}
+    given = {"tokens": tokens(batch, length, seed)}
+    return given | {"decoder_tokens": tokens(batch, length - 4, seed + 1)} if family in ENCODER_DECODERS else given

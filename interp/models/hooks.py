@@ -1,9 +1,11 @@
 """Hook functions at named hook points, in TransformerLens's names and layouts.
 
-``{site}.hook_q``, ``hook_k``, ``hook_v``, ``hook_z``: [batch, position, head, d_head]; for rotary models ``hook_rot_q``
-and ``hook_rot_k`` (after the rotation) take the place of the first two. ``{site}.hook_pattern``: a block of pattern rows
-[batch, head, row, key] at a time. ``blocks.{layer}.hook_resid_pre`` and ``hook_resid_post``: the residual stream
-[batch, position, d_model] before and after a block.
+``{site}.hook_q``, ``hook_k``, ``hook_v``, ``hook_z``: [batch, position, head, d_head]. In rotary models ``hook_q`` and
+``hook_k`` are what the projections write, and exist where each has a module of its own; ``hook_rot_q`` and ``hook_rot_k``
+are what meets in the scores. ``{site}.hook_pattern``: a block of pattern rows [batch, head, row, key] at a time, after
+the mask; ``hook.block`` says which rows (``start`` to ``stop``) and keys (``low`` to ``high``). With gradients, the
+backward pass computes each block again and calls the function again. ``blocks.{layer}.hook_resid_pre`` and
+``hook_resid_post``: the residual stream [batch, position, d_model] before and after a block.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from torch import Tensor, nn
 from interp.attention.edits import Edit
 from interp.errors import UserError
 from interp.models.recording import PatternHook
-from interp.models.sites import AttentionSite
+from interp.models.sites import AttentionSite, NeverReachedError, listed
 
 if TYPE_CHECKING:
     from interp.models.hooked import HookedModel
@@ -27,6 +29,9 @@ __all__ = ["HookFunction", "Hooks"]
 HookFunction = Callable[[Tensor, Any], Tensor | None]
 """``(tensor, hook) -> tensor`` to change it, or None; ``hook.name`` is the hook point's name."""
 
+_ROLES = {"hook_q": "query", "hook_k": "key", "hook_v": "value", "hook_z": "output"}
+_RESIDUAL = ("hook_resid_pre", "hook_resid_post")
+
 
 class Hooks:
     """Hook functions of one context, checked against the model's hook points."""
@@ -34,35 +39,33 @@ class Hooks:
     def __init__(self, model: HookedModel, functions: Mapping[str, HookFunction]) -> None:
         self.model, self.functions = model, dict(functions)
         self.fired: set[str] = set()
-        known = self.points(model) if functions else []
+        self._places = _places(model) if functions else {}
         for name in functions:
-            if name not in known:
-                raise UserError(f"there is no hook point {name!r}; sites are {model._site_list()}, "
-                                f"and each has {', '.join(_site_points(model))}")  # fmt: skip
+            if name not in self._places:
+                raise UserError(_no_such_point(model, name, self._places))
         self._points = {name: _hook_point(name) for name in functions}
 
     @staticmethod
     def points(model: HookedModel) -> list[str]:
         """Names of all hook points of a model."""
-        names = [f"{site.name}.{point}" for site in model.sites for point in _site_points(model)]
-        return names + [
-            f"{block}.{point}" for block in _blocks(model) for point in ("hook_resid_pre", "hook_resid_post")
-        ]
+        return list(_places(model))
 
     def on_inputs(
         self, site: AttentionSite, query: Tensor, key: Tensor, value: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        query_point, key_point = _site_points(self.model)[:2]
-        return (
-            self._call(f"{site.name}.{query_point}", query, heads_first=True),
-            self._call(f"{site.name}.{key_point}", key, heads_first=True),
-            self._call(f"{site.name}.hook_v", value, heads_first=True),
-        )
+        """What goes into the core, after the hooks: [batch, head, position, d_head]."""
+        for point in ("hook_q", "hook_rot_q"):
+            query = self._at_core(f"{site.name}.{point}", query)
+        for point in ("hook_k", "hook_rot_k"):
+            key = self._at_core(f"{site.name}.{point}", key)
+        return query, key, self._at_core(f"{site.name}.hook_v", value)
 
     def on_z(self, site: AttentionSite, z: Tensor) -> Tensor:
-        return self._call(f"{site.name}.hook_z", z, heads_first=True)
+        """What comes out of the core, after the hooks: [batch, head, position, d_head]."""
+        return self._at_core(f"{site.name}.hook_z", z)
 
     def pattern_edits(self, site: AttentionSite) -> list[Edit]:
+        """The hook on a site's pattern as an edit."""
         name = f"{site.name}.hook_pattern"
         if name not in self.functions:
             return []
@@ -71,78 +74,116 @@ class Hooks:
 
     @contextlib.contextmanager
     def on_modules(self) -> Iterator[None]:
-        """Residual-stream hooks, registered on the blocks for as long as this lasts."""
-        blocks = _blocks(self.model)
+        """Hooks on projections and blocks, registered on the modules for as long as this lasts."""
         with contextlib.ExitStack() as stack:
             for name in self.functions:
-                block, _, point = name.rpartition(".")
-                if point == "hook_resid_pre":
-                    handle = blocks[block].register_forward_pre_hook(self._before(name), with_kwargs=True)
-                elif point == "hook_resid_post":
-                    handle = blocks[block].register_forward_hook(self._after(name))
-                else:
+                module = self._places[name]
+                if module is None:
                     continue
+                if name.endswith(("hook_resid_pre", "hook_z")):
+                    handle = module.register_forward_pre_hook(self._before(name), with_kwargs=True)
+                else:
+                    handle = module.register_forward_hook(self._after(name))
                 stack.callback(handle.remove)
             yield
 
     def check_fired(self) -> None:
-        """Raise when some hook points fired and others did not: a hook that never fires is a silent mistake."""
-        silent = set(self.functions) - self.fired
-        if silent and (self.fired or self.model._fired):
-            from interp.models.hooked import NeverReachedError
-
+        """Raise for hook points that were never reached: a hook that never fires is a silent mistake."""
+        if silent := set(self.functions) - self.fired:
             raise NeverReachedError(f"hooks at {', '.join(sorted(silent))} were never reached by the forward pass")
+
+    def _at_core(self, name: str, tensor: Tensor) -> Tensor:
+        if name not in self.functions or self._places[name] is not None:
+            return tensor
+        return self._call(name, tensor.transpose(1, 2)).transpose(1, 2)
 
     def _before(self, name: str) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if args:
-                return (self._call(name, args[0]), *args[1:]), kwargs
-            return args, {**kwargs, "hidden_states": self._call(name, kwargs["hidden_states"])}
+                return (self._call_flat(name, args[0]), *args[1:]), kwargs
+            return args, {**kwargs, "hidden_states": self._call_flat(name, kwargs["hidden_states"])}
 
         return hook
 
     def _after(self, name: str) -> Callable[..., Any]:
         def hook(module: nn.Module, args: tuple[Any, ...], output: Any) -> Any:
             if isinstance(output, tuple):
-                return (self._call(name, output[0]), *output[1:])
-            return self._call(name, output)
+                return (self._call_flat(name, output[0]), *output[1:])
+            return self._call_flat(name, output)
 
         return hook
 
-    def _call(self, name: str, tensor: Tensor, heads_first: bool = False) -> Tensor:
-        function = self.functions.get(name)
-        if function is None:
+    def _call_flat(self, name: str, tensor: Tensor) -> Tensor:
+        """A hook on what a module reads or writes, where heads lie side by side."""
+        if name.endswith(_RESIDUAL):
+            return self._call(name, tensor)
+        d_head = self.model.site(name.rpartition(".")[0]).d_head
+        return self._call(name, tensor.unflatten(-1, (-1, d_head))).flatten(-2)
+
+    def _call(self, name: str, tensor: Tensor) -> Tensor:
+        if self not in self.model.seam.hooks:  # a trial run of the model's own is none of the user's business
             return tensor
         self.fired.add(name)
-        given = tensor.transpose(1, 2) if heads_first else tensor
-        changed = function(given, self._points[name])
+        changed = self.functions[name](tensor, self._points[name])
         if changed is None:
             return tensor
-        if changed.shape != given.shape:
+        if changed.shape != tensor.shape:
             raise ValueError(
-                f"the hook at {name} returned shape {list(changed.shape)}; it was given {list(given.shape)}"
+                f"the hook at {name} returned shape {list(changed.shape)}; it was given {list(tensor.shape)}"
             )
-        return changed.transpose(1, 2) if heads_first else changed
+        return changed
 
 
-def _site_points(model: HookedModel) -> tuple[str, ...]:
-    config = model.config
-    rotary = any(getattr(config, name, None) for name in ("rope_parameters", "rope_theta", "rotary_dim", "rotary_pct"))
-    rotated = ("hook_rot_q", "hook_rot_k") if rotary else ("hook_q", "hook_k")
-    return (*rotated, "hook_v", "hook_z", "hook_pattern")
+def _places(model: HookedModel) -> dict[str, nn.Module | None]:
+    """Every hook point, and the module whose output (input, for hook_z and hook_resid_pre) it is; None: the core's."""
+    rotary = _is_rotary(model)
+    found: dict[str, nn.Module | None] = {}
+    for site in model.sites:
+        core = site.source == "core"
+        for point, role in _ROLES.items():
+            at_core = core and not (rotary and point in ("hook_q", "hook_k"))
+            own = site.projections.get(role) if point in ("hook_q", "hook_k") or not core else None
+            if own is not None or at_core:
+                found[f"{site.name}.{point}"] = own
+        if core and rotary:
+            found |= {f"{site.name}.hook_rot_q": None, f"{site.name}.hook_rot_k": None}
+        found[f"{site.name}.hook_pattern"] = None
+    return found | {f"{block}.{point}": module for block, module in _blocks(model).items() for point in _RESIDUAL}
+
+
+def _is_rotary(model: HookedModel) -> bool:
+    """Whether queries and keys are rotated by position after their projections."""
+    if getattr(model.config, "alibi", False):  # Falcon holds a rotary module and does not use it then
+        return False
+    rotary = any("rotary" in type(module).__name__.lower() for module in model.module.modules())
+    return rotary or bool(getattr(model.config, "rotary_dim", None))
 
 
 def _blocks(model: HookedModel) -> dict[str, nn.Module]:
-    """The block around each site: the nearest ancestor that stands in a ModuleList."""
-    found: dict[str, nn.Module] = {}
+    """The block around each site: the module of the first number in its path, or of the last where stages hold blocks."""
+    found: dict[str, list[str]] = {}
     for site in model.sites:
         parts = site.path.split(".")
-        depth = max((i for i, part in enumerate(parts) if part.isdigit()), default=None)
-        first = next((i for i, part in enumerate(parts) if part.isdigit()), depth)
-        if first is not None:
-            block = ".".join(site.name.split(".")[:2])
-            found.setdefault(block, model.module.get_submodule(".".join(parts[: first + 1])))
-    return found
+        numbered = [".".join(parts[: i + 1]) for i, part in enumerate(parts) if part.isdigit()]
+        if numbered:
+            found.setdefault(site.name.rpartition(".")[0], numbered)
+    outer = [paths[0] for paths in found.values()]
+    which = 0 if len(set(outer)) == len(outer) else -1
+    return {block: model.module.get_submodule(paths[which]) for block, paths in found.items()}
+
+
+def _no_such_point(model: HookedModel, name: str, places: Mapping[str, Any]) -> str:
+    site, _, point = name.rpartition(".")
+    known = [place.rpartition(".")[2] for place in places if place.rpartition(".")[0] == site]
+    if not known:
+        return f"there is no hook point {name!r}; the sites are {listed(model.sites)}"
+    why = ""
+    if point in ("hook_q", "hook_k", "hook_v"):
+        why = (
+            f": what is {point} elsewhere leaves a fused projection here, and the next that is seen of it comes later; "
+            "model.bridge splits it"
+        )
+    return f"there is no {point} at {site}{why}; it has {', '.join(known)}"
 
 
 def _hook_point(name: str) -> Any:

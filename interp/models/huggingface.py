@@ -7,34 +7,49 @@ with the KV heads only, and masks as :class:`~interp.attention.Mask`, never as a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
-from transformers import masking_utils as hf_masks
 
 from interp.attention import Mask
 from interp.errors import UserError
 from interp.models import projections, stacks
 from interp.models.hooked import HookedModel
-from interp.models.owners import attend_at, own, owner
+from interp.models.masks import as_mask, core_mask, holds_pairs, with_bias
+from interp.models.owners import attend_at, own
 from interp.models.sites import AttentionSite, site_name
 from interp.models.softmax_seam import read_softmax
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["hook"]
+__all__ = ["core_attention", "hook", "implementation", "use_core"]
 
 IMPLEMENTATION = "interp"
 
-_CALLED: list[nn.Module] | None = None
-"""While a model is being explored: the attention modules that have called the core so far."""
+
+@dataclass
+class _Exploration:
+    """What one small forward pass showed.
+
+    Attributes:
+        called: modules that called the core, once for each call, in order. ``ran``: attention modules that ran at all.
+        built: modules that handed over a tensor of queries × keys.
+    """
+
+    called: list[nn.Module] = field(default_factory=list)
+    ran: Counter[nn.Module] = field(default_factory=Counter)
+    built: set[nn.Module] = field(default_factory=set)
+
+
+_EXPLORATION: _Exploration | None = None
 
 
 def hook(
@@ -47,42 +62,34 @@ def hook(
 ) -> HookedModel:
     """Put the core inside a transformers model.
 
-    One small forward pass finds out which attention modules call the core. Modules that ignore transformers' attention
-    interface (Bloom, MPT) keep computing their own attention, and are read and edited between their softmax and
-    their values; ``model.info["model_built_patterns"]`` names them.
+    One small forward pass finds out which attention modules call the core. What is particular to a model is said in
+    ``model.info``:
+
+    - ``model_built_patterns``: sites that ignore transformers' attention interface (Bloom, Falcon, MPT). They keep
+      computing their own attention, and are read and edited between their softmax and their values;
+    - ``model_built_pairs``: sites on the core whose model builds a tensor of queries × keys itself (T5's bias);
+    - ``not_reached``: attention modules that the model's plain input does not come to (the image tower of a language
+      model): no sites, and neither read nor edited.
 
     Raises:
-        UserError: an attention module was neither reached by the core nor seen to take a softmax.
+        UserError: an attention module was neither reached by the core nor seen to take a softmax; or one serves several
+            layers.
     """
     module.eval()
-    known = {a.path: a for a in projections.attention_modules(module, declarations, unknown="skip")}
-    paths = {child: path for path, child in module.named_modules()}
-    use_core(module)
-    model = HookedModel(module, (), tokenizer=tokenizer, info=info, output_head_loaded=output_head_loaded)
-    called = _explore(model)
-    order = list(known) + [paths[child] for child in called if paths[child] not in known]
-    places = stacks.places(order)
-    core = {paths[child] for child in called}
-    sites = [
-        _site(module, path, place, known.get(path), "core" if path in core else "softmax")
-        for path, place in zip(order, places, strict=True)
-    ]
-    if not sites:
-        raise UserError(f"no attention was found in {type(module).__name__}: nothing called transformers' interface")
-    model.sites = tuple(sites)
-    for site in sites:
-        own(site.module, model, site)
-    _serve_softmax(model)
-    model.info |= _shape_info(model)
-    return model
+    before = module.config._attn_implementation
+    try:
+        return _hooked(module, declarations, tokenizer=tokenizer, info=info, output_head_loaded=output_head_loaded)
+    except BaseException:
+        module.config._attn_implementation_internal = before  # type: ignore[attr-defined]
+        if module._can_set_attn_implementation():
+            module.set_attn_implementation(before)
+        raise
 
 
 def use_core(module: PreTrainedModel) -> None:
     """Let a transformers model call the core wherever it goes through transformers' attention interface."""
-    if module._can_set_attn_implementation():
-        module.set_attn_implementation(IMPLEMENTATION)
-    else:  # Bloom, Falcon, MPT: their own eager attention takes the softmax that is read instead
-        module.config._attn_implementation_internal = "eager"  # type: ignore[attr-defined]
+    _set_implementation(module, IMPLEMENTATION if module._can_set_attn_implementation() else "eager")
+    module.create_masks_for_generate = _leave_to_forward  # type: ignore[assignment]
 
 
 @contextmanager
@@ -93,10 +100,22 @@ def implementation(module: PreTrainedModel, name: str) -> Iterator[None]:
         ValueError: the model does not support it.
     """
     try:
-        module.set_attn_implementation(name)
+        _set_implementation(module, name)
         yield
     finally:
         use_core(module)
+
+
+def _set_implementation(module: PreTrainedModel, name: str) -> None:
+    if module._can_set_attn_implementation():
+        module.set_attn_implementation(name)
+    else:  # Bloom, Falcon, MPT have eager attention of their own (and Falcon sdpa), and look this up where they need it
+        module.config._attn_implementation_internal = name  # type: ignore[attr-defined]
+
+
+def _leave_to_forward(attention_mask: Tensor | None = None, **_: Any) -> Tensor | None:
+    """What generation with a static cache asks masks of in advance: forward makes them, from the padding mask."""
+    return attention_mask
 
 
 # What transformers calls ------------------------------------------------------------------------------------------
@@ -123,146 +142,80 @@ def core_attention(
             "the config's attention dropout to 0 before training under the core"
         )
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", False)
-    mask = _as_mask(attention_mask, bool(causal) and query.shape[2] > 1)
+    mask = as_mask(attention_mask, bool(causal) and query.shape[2] > 1)
     if position_bias is not None:
-        mask = _with_bias(mask, position_bias)
+        mask = with_bias(mask, position_bias)
     if s_aux is not None:
         mask = replace(mask, sinks=s_aux)
-    if _CALLED is not None:
-        _CALLED.append(module)
-    if owner(module) is None and _is_cross(query, key, mask):
-        mask = replace(mask, causal=False, cross=True)
-    output = attend_at(module, query, key, value, mask, scaling, softcap)
+    if _EXPLORATION is not None:
+        _EXPLORATION.called.append(module)
+        if holds_pairs(mask):
+            _EXPLORATION.built.add(module)
+    # layers may lie on several devices, and share one mask
+    output = attend_at(module, query, key, value, mask.to(query.device), scaling, softcap)
     return output.transpose(1, 2), None
-
-
-def core_mask(
-    batch_size: int,
-    q_length: int,
-    kv_length: int,
-    q_offset: int | Tensor = 0,
-    kv_offset: int = 0,
-    mask_function: Callable[..., Any] = hf_masks.causal_mask_function,
-    attention_mask: Tensor | None = None,
-    use_vmap: bool = False,
-    **_: Any,
-) -> Mask:
-    """transformers' mask function, returning a :class:`Mask` instead of a query × key tensor."""
-    valid = hf_masks.prepare_padding_mask(attention_mask, kv_length, kv_offset)
-    if valid is not None:
-        valid = valid[:, kv_offset : kv_offset + kv_length].bool()
-        valid = None if bool(valid.all()) else valid
-    offset = int(q_offset) - kv_offset
-    causal, window, rest = _read_mask_function(mask_function)
-    allowed = None if rest is None else _indexed(rest, kv_offset, use_vmap)
-    inside = 0 <= offset and offset + q_length <= kv_length
-    return Mask(
-        causal=causal,
-        window=window,
-        key_valid=valid,
-        allowed=allowed,
-        query_offset=offset if inside or causal else None,
-    )
-
-
-def _read_mask_function(function: Callable[..., Any]) -> tuple[bool, int | None, Callable[..., Any] | None]:
-    """(causal, window, what is left) of a transformers mask function."""
-    causal, window, rest = False, None, []
-    for part in _conjuncts(function):
-        name = getattr(part, "__qualname__", "")
-        if part is hf_masks.causal_mask_function:
-            causal = True
-        elif part is hf_masks.bidirectional_mask_function:
-            continue
-        elif name == "sliding_window_overlay.<locals>.inner_mask":
-            window = _closure(part)["sliding_window"]
-        elif name == "sliding_window_bidirectional_overlay.<locals>.inner_mask":
-            window = _closure(part)["sliding_window"] + 1  # transformers counts |distance| ≤ window there
-        else:
-            rest.append(part)
-    if window is not None and not causal and "sliding_window_overlay" in str(_names(function)):
-        return False, None, function  # a one-sided window without causal order: leave it as it is
-    return causal, window, hf_masks.and_masks(*rest) if rest else None
-
-
-def _conjuncts(function: Callable[..., Any]) -> Iterator[Callable[..., Any]]:
-    if getattr(function, "__qualname__", "") == "and_masks.<locals>.and_mask":
-        for part in _closure(function)["mask_functions"]:
-            yield from _conjuncts(part)
-    else:
-        yield function
-
-
-def _names(function: Callable[..., Any]) -> list[str]:
-    return [getattr(part, "__qualname__", "") for part in _conjuncts(function)]
-
-
-def _closure(function: Any) -> dict[str, Any]:
-    return {name: cell.cell_contents for name, cell in zip(
-        function.__code__.co_freevars, function.__closure__ or (), strict=True)}  # fmt: skip
-
-
-def _indexed(function: Callable[..., Any], kv_offset: int, use_vmap: bool) -> Callable[..., Tensor]:
-    """A transformers mask function as a function of index tensors of any broadcastable shapes."""
-
-    def allowed(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        query, key = query + kv_offset, key + kv_offset
-        if not use_vmap:
-            return function(batch, head, query, key)
-        index = torch.broadcast_tensors(batch, head, query, key)
-        with hf_masks.TransformGetItemToIndex():
-            flat = torch.vmap(function)(*(i.flatten() for i in index))
-        return flat.view(index[0].shape)
-
-    return allowed
-
-
-def _as_mask(given: Mask | Tensor | None, causal: bool) -> Mask:
-    """Whatever a model hands over as its attention mask."""
-    if isinstance(given, Mask):
-        return given
-    if given is None:
-        return Mask(causal=causal)
-    if given.dtype is torch.bool:
-        return Mask(allowed=given)
-    # transformers' additive masks hold the dtype's lowest number where nothing may be read
-    forbidden = given <= torch.finfo(given.dtype).min / 2
-    rest = given.masked_fill(forbidden, 0.0)
-    return Mask(allowed=~forbidden, bias=rest if bool(rest.any()) else None)
-
-
-def _with_bias(mask: Mask, bias: Tensor) -> Mask:
-    """A bias that the model has built (T5), beside whatever the mask says."""
-    forbidden = bias <= torch.finfo(bias.dtype).min / 2
-    if bool(forbidden.any()):
-        if mask.allowed is not None:
-            raise UserError("a model handed over two masks at once, one as a bias: this is not understood")
-        mask = replace(mask, allowed=~forbidden)
-        bias = bias.masked_fill(forbidden, 0.0)
-    return replace(mask, bias=bias if mask.bias is None else bias + mask.bias)
-
-
-def _is_cross(query: Tensor, key: Tensor, mask: Mask) -> bool:
-    return not mask.causal and mask.window is None and query.shape[2] != key.shape[2]
 
 
 # Finding the sites ------------------------------------------------------------------------------------------------
 
 
-def _explore(model: HookedModel) -> list[nn.Module]:
-    """Modules that call the core, in order, found by one small forward pass."""
-    global _CALLED
-    _CALLED = []
-    try:
-        example = model.inputs.example(model)
-        batch = model.inputs.batch(
-            model, example.pop("tokens", None), None, example.pop("decoder_tokens", None), None, example
-        )  # fmt: skip
-        with torch.no_grad():
-            model.module(**batch.arguments)
-        return list(dict.fromkeys(_CALLED))
-    finally:
-        _CALLED = None
+def _hooked(module: PreTrainedModel, declarations: Sequence[projections.Declaration], **about: Any) -> HookedModel:
+    known = {a.path: a for a in projections.attention_modules(module, declarations, unknown="skip")}
+    paths = {child: path for path, child in module.named_modules()}
+    use_core(module)
+    model = HookedModel(module, (), **about)
+    seen = _explore(model, [a.module for a in known.values()])
+    called = {paths[child] for child in seen.called}
+    ran = {path for path, attention in known.items() if attention.module in seen.ran}
+    order = [path for path in known if path in ran] + [path for path in called if path not in known]
+    if not order:
+        raise UserError(f"no attention was found in {type(module).__name__}: nothing called transformers' interface")
+    model.sites = tuple(
+        _site(module, path, place, known.get(path), "core" if path in called else "softmax")
+        for path, place in zip(order, stacks.places(order), strict=True)
+    )
+    for site in model.sites:
+        own(site.module, model, site)
+    notes = {
+        "model_built_patterns": [site.name for site in model.sites if site.source == "softmax"],
+        "model_built_pairs": [site.name for site in model.sites if site.module in seen.built],
+        "not_reached": [path for path in known if path not in ran],
+    }
+    model.info |= {name: found for name, found in notes.items() if found} | _shape_info(model)
+    _serve_softmax(model)
+    return model
+
+
+def _explore(model: HookedModel, known: Sequence[nn.Module]) -> _Exploration:
+    """Which attention modules run and call the core, found by one small forward pass.
+
+    Raises:
+        UserError: one runs more than once.
+    """
+    global _EXPLORATION
+    seen = _Exploration()
+    with ExitStack() as undo, torch.no_grad():
+        for module in known:
+            undo.callback(module.register_forward_pre_hook(lambda m, _: seen.ran.update([m])).remove)
+        _EXPLORATION = seen
+        try:
+            model.module(**_example(model))
+        finally:
+            _EXPLORATION = None
+    often = [module for module, n in (seen.ran | Counter(seen.called)).items() if n > 1]
+    if often:
+        raise UserError(
+            f"{type(model.module).__name__} runs one attention module ({type(often[0]).__name__}) for several layers, so "
+            "that its heads could not be told apart by layer: such models are not served"
+        )
+    return seen
+
+
+def _example(model: HookedModel) -> dict[str, Any]:
+    """A small input, as arguments of the module's forward."""
+    example = model.inputs.example(model)
+    tokens, decoder_tokens = example.pop("tokens", None), example.pop("decoder_tokens", None)
+    return model.inputs.batch(model, tokens, None, decoder_tokens, None, example).arguments
 
 
 def _site(
@@ -273,6 +226,7 @@ def _site(
         return AttentionSite(
             site_name(place.stack, place.layer, place.kind), place.layer, place.stack, place.kind, path, module,
             known.n_heads, known.n_kv_heads, known.d_head, source, partial(projections.head_weights, known),
+            known.projections,
         )  # fmt: skip
     raise UserError(
         f"{path} ({type(module).__name__}) computes attention, but its projections are not known; its children are "
@@ -282,14 +236,14 @@ def _site(
 
 def _serve_softmax(model: HookedModel) -> None:
     """Read and edit the attention of modules that compute their own, and see that each takes a softmax."""
-    own = [site for site in model.sites if site.source == "softmax"]
-    if not own:
+    own_attention = [site for site in model.sites if site.source == "softmax"]
+    if not own_attention:
         return
-    for site in own:
-        read_softmax(model, site)
-    model.info["model_built_patterns"] = [site.name for site in own]
-    run = model.run(**model.inputs.example(model))
-    silent = [site.path for site in own if site.name not in run._recording.masks]
+    for site in own_attention:
+        read_softmax(site.module)
+    with model.seam.watched() as watch, torch.no_grad():
+        model.module(**_example(model))
+    silent = [site.path for site in own_attention if site.name not in watch.reached]
     if silent:
         raise UserError(
             f"{', '.join(silent)}: attention that neither calls transformers' attention interface nor takes a softmax "

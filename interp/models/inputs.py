@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Bool, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from interp.errors import UserError
 
 if TYPE_CHECKING:
     from interp.models.hooked import HookedModel
 
-__all__ = ["Batch", "TransformersInputs"]
+__all__ = ["Batch", "TransformersInputs", "context_length", "together"]
 
 Tokens = Int[Tensor, "batch position"] | Sequence[Sequence[int]] | None
+Valid = Bool[Tensor, "batch position"] | None
+
+#: Arguments of a forward pass that tell positions to a padded batch, made from which tokens are valid.
+Positions = Callable[[Bool[Tensor, "batch position"]], dict[str, Tensor]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,79 +36,164 @@ class Batch:
 class TransformersInputs:
     """How a transformers model takes its input. Other kinds of model bring a class of their own with these methods."""
 
+    def __init__(self) -> None:
+        self._positions: dict[str, Positions | None] = {}
+
     def batch(
-        self, model: HookedModel, tokens: Tokens, valid: Tensor | None, decoder_tokens: Tokens,
-        decoder_valid: Tensor | None, inputs: Mapping[str, Any],
+        self, model: HookedModel, tokens: Tokens, valid: Valid, decoder_tokens: Tokens, decoder_valid: Valid,
+        inputs: Mapping[str, Any],
     ) -> Batch:  # fmt: skip
         """Check the tokens against the model and make the arguments of its forward.
 
         Raises:
             UserError: token ids outside the vocabulary, an input longer than the context, a mask of another shape,
-                padding on the left of a model that cannot be told positions, or no input at all.
+                padding between tokens, padding on the left of a model that cannot be told positions, or no input.
         """
-        arguments: dict[str, Any] = {
-            k: v.to(model.device) if isinstance(v, Tensor) else v for k, v in inputs.items()
-        }  # fmt: skip
-        query_valid: dict[str, Tensor] = {}
-        if tokens is None and not arguments:
+        rest = {k: v.to(model.device) if isinstance(v, Tensor) else v for k, v in inputs.items()}
+        tokens, valid = _under_one_name(tokens, valid, rest, "input_ids", "attention_mask")
+        decoder_tokens, decoder_valid = _under_one_name(
+            decoder_tokens, decoder_valid, rest, "decoder_input_ids", "decoder_attention_mask"
+        )
+        if tokens is None and not rest:
             raise UserError("run() needs tokens, or the model's own inputs such as pixel_values")
-        if tokens is not None:
-            tokens, valid = _padded(tokens, valid, model, "tokens")
-            arguments["input_ids"] = tokens
-            if valid is not None:
-                arguments["attention_mask"] = valid.long()
-                query_valid["encoder" if model.is_encoder_decoder else ""] = valid
-                arguments |= _positions(model, valid)
-        if decoder_tokens is not None:
-            decoder_tokens, decoder_valid = _padded(decoder_tokens, decoder_valid, model, "decoder_tokens")
-            arguments["decoder_input_ids"] = decoder_tokens
-            if decoder_valid is not None:
-                arguments["decoder_attention_mask"] = decoder_valid.long()
-                query_valid["decoder"] = decoder_valid
-        elif model.is_encoder_decoder and "decoder_input_ids" not in arguments and "labels" not in arguments:
+        query_valid: dict[str, Tensor] = {}
+        both = model.is_encoder_decoder
+        self._add(model, rest, query_valid, tokens, valid, "encoder" if both else "", "")
+        self._add(model, rest, query_valid, decoder_tokens, decoder_valid, "decoder", "decoder_")
+        if both and not rest.keys() & {"decoder_input_ids", "decoder_inputs_embeds", "labels"}:
             raise UserError("an encoder–decoder needs decoder_tokens beside tokens")
-        if "use_cache" in _parameters(model):
-            arguments.setdefault("use_cache", False)
-        return Batch(arguments, query_valid)
+        if "use_cache" in _parameters(model.module):
+            rest.setdefault("use_cache", False)
+        return Batch(rest, query_valid)
 
     def example(self, model: HookedModel) -> dict[str, Any]:
-        """A small input of the kind that the model takes, as keyword arguments of :meth:`HookedModel.run`."""
-        config = model.config
-        if getattr(model.module, "main_input_name", "input_ids") == "pixel_values":
-            size = config.image_size
-            height, width = (size, size) if isinstance(size, int) else size
-            generator = torch.Generator().manual_seed(0)
-            pixels = torch.randn(2, getattr(config, "num_channels", 3), height, width, generator=generator)
-            return {"pixel_values": pixels.to(model.dtype)}
-        length = min(24, model.n_ctx or 24)
-        tokens = example_tokens(model.d_vocab or 2, length)
-        return {"tokens": tokens, "decoder_tokens": tokens[:, : max(2, length // 2)]} if model.is_encoder_decoder else {
-            "tokens": tokens
-        }  # fmt: skip
+        """A small input of the kind that the model takes, as keyword arguments of :meth:`HookedModel.run`.
+
+        Raises:
+            UserError: it takes neither tokens nor images.
+        """
+        name = getattr(model.module, "main_input_name", "input_ids")
+        if name == "pixel_values":
+            return {"pixel_values": _example_images(model)}
+        if name != "input_ids" or model.d_vocab is None:
+            raise UserError(
+                f"{type(model.module).__name__} reads {name}: only models of tokens and of images are hooked so far"
+            )
+        tokens = example_tokens(model, min(24, model.n_ctx or 24))
+        return {"tokens": tokens} | (
+            {"decoder_tokens": tokens[:, : max(2, tokens.shape[1] // 2)]} if model.is_encoder_decoder else {}
+        )
+
+    def _add(
+        self, model: HookedModel, arguments: dict[str, Any], query_valid: dict[str, Tensor], tokens: Tokens,
+        valid: Valid, stack: str, prefix: str,
+    ) -> None:  # fmt: skip
+        """Put the tokens of one stack, checked, among the arguments."""
+        if tokens is not None:
+            tokens, valid = together(tokens, valid, f"{prefix}tokens")
+            _check_tokens(model, tokens, f"{prefix}tokens")
+            arguments[f"{prefix}input_ids"] = tokens.to(model.device)
+        if valid is None or bool(valid.all()):
+            return
+        _check_padding(valid, f"{prefix}valid")
+        valid = query_valid[stack] = valid.to(model.device)
+        arguments[f"{prefix}attention_mask"] = valid.long()
+        if not bool(valid[:, 0].all()) and f"{prefix}position_ids" not in arguments:
+            arguments |= self._positions_of(model, prefix)(valid)
+
+    def _positions_of(self, model: HookedModel, prefix: str) -> Positions:
+        """How a model is told positions when padding stands on the left: found out by trying.
+
+        Raises:
+            UserError: in no way does it compute what it computes without the padding.
+        """
+        if prefix not in self._positions:
+            self._positions[prefix] = next((p for p in _candidates(model, prefix) if _works(model, prefix, p)), None)
+        found = self._positions[prefix]
+        if found is None:
+            raise UserError(
+                f"{type(model.module).__name__} cannot be told positions, so padding on the left would shift them; "
+                "pad on the right"
+            )
+        return found
 
 
-def example_tokens(d_vocab: int, length: int, batch: int = 2, seed: int = 0) -> Int[Tensor, "batch position"]:
-    """Random token ids from the upper nine tenths of the vocabulary, where special tokens are rare."""
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randint(min(d_vocab // 10, d_vocab - 1), d_vocab, (batch, length), generator=generator)
+def together(tokens: Any, valid: Valid, name: str) -> tuple[Int[Tensor, "batch position"], Valid]:
+    """Token ids as one tensor, padded on the right where they are lists of different lengths, and which are valid (None:
+    all).
 
-
-def _padded(
-    tokens: Any, valid: Tensor | None, model: HookedModel, name: str
-) -> tuple[Int[Tensor, "batch position"], Bool[Tensor, "batch position"] | None]:
-    """Token ids as one tensor on the model's device, and which are valid (None when all are)."""
+    Raises:
+        UserError: they are no token ids, or ``valid`` has another shape.
+    """
     if not isinstance(tokens, Tensor):
-        rows = [torch.as_tensor(row, dtype=torch.long) for row in tokens]
+        rows = [torch.as_tensor(row) for row in tokens]
         if not rows or any(row.ndim != 1 or len(row) == 0 for row in rows):
             raise UserError(f"{name} must be sequences of at least one token id each")
-        if valid is None and len({len(row) for row in rows}) > 1:
-            longest = max(map(len, rows))
+        longest = max(map(len, rows))
+        if valid is None and any(len(row) < longest for row in rows):
             valid = torch.stack([torch.arange(longest) < len(row) for row in rows])
-        tokens = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
-    if tokens.ndim != 2 or tokens.numel() == 0 or tokens.is_floating_point():
+        tokens = nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    if tokens.ndim != 2 or tokens.numel() == 0 or tokens.dtype not in (torch.long, torch.int):
         raise UserError(
-            f"{name} must be token ids [batch, position], at least one; got {tokens.dtype} {list(tokens.shape)}"
+            f"{name} must be token ids [batch, position], at least one, of dtype int64 or int32; got {tokens.dtype} "
+            f"{list(tokens.shape)}"
         )
+    if valid is not None and (valid.shape != tokens.shape or valid.dtype is not torch.bool):
+        raise UserError(f"valid must be boolean {list(tokens.shape)} as {name}; got {valid.dtype} {list(valid.shape)}")
+    return tokens, valid
+
+
+def context_length(module: nn.Module) -> int | None:
+    """Longest input in tokens, as the config says; None where it names no limit (relative positions)."""
+    config = getattr(module, "config", None)
+    text = config.get_text_config() if hasattr(config, "get_text_config") else config
+    limits = [getattr(text, name, None) for name in ("max_position_embeddings", "max_seq_len")]
+    for name, table in module.named_modules():
+        # RoBERTa counts positions from the padding's own row on
+        if name.endswith("position_embeddings") and isinstance(table, nn.Embedding) and table.padding_idx is not None:
+            limits.append(table.num_embeddings - table.padding_idx - 1)
+    return min((limit for limit in limits if isinstance(limit, int)), default=None)
+
+
+def example_tokens(model: HookedModel, length: int, batch: int = 2, seed: int = 0) -> Int[Tensor, "batch position"]:
+    """Random token ids from the upper nine tenths of the vocabulary, where special tokens are rare; none that the config
+    names."""
+    d_vocab = model.d_vocab or 2
+    configs = [model.config, model.config.get_text_config()] if hasattr(model.config, "get_text_config") else []
+    special = [
+        value for config in configs for name, value in vars(config).items()
+        if name.endswith(("token_id", "token_index")) and isinstance(value, int)
+    ]  # fmt: skip
+    ids = torch.arange(min(d_vocab // 10, d_vocab - 1), d_vocab)
+    ids = ids[~torch.isin(ids, torch.tensor(special, dtype=torch.long))]
+    generator = torch.Generator().manual_seed(seed)
+    return ids[torch.randint(len(ids), (batch, length), generator=generator)]
+
+
+def _example_images(model: HookedModel) -> Tensor:
+    size = model.config.image_size
+    height, width = (size, size) if isinstance(size, int) else size
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randn(2, getattr(model.config, "num_channels", 3), height, width, generator=generator)
+    return pixels.to(model.dtype)
+
+
+def _under_one_name(
+    tokens: Tokens, valid: Valid, inputs: dict[str, Any], tokens_name: str, mask_name: str
+) -> tuple[Tokens, Valid]:
+    """Tokens and validity, also when they were given under transformers' names; these are taken out of ``inputs``."""
+    if tokens_name in inputs:
+        if tokens is not None:
+            raise UserError(f"the tokens were given twice, once as {tokens_name}")
+        tokens = inputs.pop(tokens_name)
+    if isinstance(mask := inputs.get(mask_name), Tensor) and mask.ndim == 2:
+        if valid is not None:
+            raise UserError(f"which tokens are valid was said twice, once as {mask_name}")
+        valid = inputs.pop(mask_name).bool()
+    return tokens, valid
+
+
+def _check_tokens(model: HookedModel, tokens: Tensor, name: str) -> None:
     d_vocab, n_ctx = model.d_vocab, model.n_ctx
     if d_vocab is not None and (int(tokens.min()) < 0 or int(tokens.max()) >= d_vocab):
         raise UserError(
@@ -114,35 +203,51 @@ def _padded(
         raise UserError(
             f"{name}: {tokens.shape[1]} tokens are more than the model's context of {n_ctx}; use shorter windows"
         )
-    if valid is not None:
-        if valid.shape != tokens.shape or valid.dtype is not torch.bool:
-            raise UserError(
-                f"valid must be boolean {list(tokens.shape)} as {name}; got {valid.dtype} {list(valid.shape)}"
-            )
-        if not bool(valid.any(1).all()):
-            raise UserError(f"valid leaves sequence {int((~valid.any(1)).nonzero()[0])} without a token; leave it out")
-        valid = None if bool(valid.all()) else valid.to(model.device)
-    return tokens.to(model.device), valid
 
 
-def _positions(model: HookedModel, valid: Tensor) -> dict[str, Tensor]:
-    """Position ids that count only valid tokens, where padding stands before or between them."""
-    if bool(valid[:, 0].all()) and bool((valid.int().diff(dim=1) <= 0).all()):
-        return {}  # padding on the right only: positions count from 0 anyway
-    if "position_ids" in _parameters(model):
-        return {"position_ids": (valid.long().cumsum(1) - 1).clamp_min(0)}
-    if _positions_from_mask(model):
-        return {}
-    raise UserError(
-        f"{type(model.module).__name__} cannot be told positions, so padding on the left would shift them; "
-        "pad on the right"
-    )
+def _check_padding(valid: Bool[Tensor, "batch position"], name: str) -> None:
+    if not bool(valid.any(1).all()):
+        raise UserError(f"{name} leaves sequence {int((~valid.any(1)).nonzero()[0])} without a token; leave it out")
+    begins = valid[:, 0].int() + (valid[:, 1:] & ~valid[:, :-1]).sum(1)
+    if bool((begins > 1).any()):
+        raise UserError(
+            f"{name}: in sequence {int((begins > 1).nonzero()[0])} padding stands between tokens; it may stand before and "
+            "after them"
+        )
 
 
-def _positions_from_mask(model: HookedModel) -> bool:
-    """Models without absolute positions, and those that count them along the attention mask themselves."""
-    return model.n_ctx is None or getattr(model.config, "model_type", "") in {"opt", "bloom", "mpt", "t5", "falcon"}
+# Positions ----------------------------------------------------------------------------------------------------------
 
 
-def _parameters(model: HookedModel) -> Mapping[str, inspect.Parameter]:
-    return inspect.signature(model.module.forward).parameters
+def _candidates(model: HookedModel, prefix: str) -> Iterator[Positions]:
+    """Ways of telling positions: counted along the valid tokens from 0, or from where RoBERTa begins; or none, for
+    models with relative positions and those that count along the attention mask themselves."""
+    name, pad = f"{prefix}position_ids", getattr(model.config, "pad_token_id", None)
+    if name in _parameters(model.module):
+        yield lambda valid: {name: (valid.long().cumsum(1) - 1).clamp_min(0)}
+        if isinstance(pad, int):
+            yield lambda valid: {name: (valid.long().cumsum(1) - 1).clamp_min(0) + pad + 1}
+    yield lambda valid: {}
+
+
+def _works(model: HookedModel, prefix: str, positions: Positions) -> bool:
+    """Whether a small input padded on the left gives what it gives without padding."""
+    n_padding, example = 3, example_tokens(model, min(24, model.n_ctx or 24), seed=1)
+    tokens = example[:, n_padding:]
+    valid = (torch.arange(example.shape[1]) >= n_padding).expand(example.shape).to(model.device)
+    others = {"input_ids": tokens, "decoder_input_ids": tokens} if model.is_encoder_decoder else {}
+    with model.seam.aside(), torch.no_grad():
+        plain = _first_output(model, {**others, f"{prefix}input_ids": tokens})
+        padded = {f"{prefix}input_ids": example, f"{prefix}attention_mask": valid.long(), **positions(valid)}
+        shifted = _first_output(model, {**others, **padded})[:, -plain.shape[1] :]
+    # far above rounding, where two experts may change places, and far below what other positions do
+    tolerance = 1e-3 if model.dtype in (torch.float32, torch.float64) else 0.05
+    return bool((shifted - plain).abs().mean() <= tolerance * plain.abs().mean())
+
+
+def _first_output(model: HookedModel, arguments: dict[str, Tensor]) -> Tensor:
+    return model.module(**{name: value.to(model.device) for name, value in arguments.items()})[0].float()
+
+
+def _parameters(module: nn.Module) -> Mapping[str, inspect.Parameter]:
+    return inspect.signature(module.forward).parameters

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from transformers import PreTrainedModel
 
 from interp.errors import UserError
-from interp.models.checkpoints import load_transformers, locate
+from interp.models.checkpoints import check_finite, load_transformers, locate
 from interp.models.hooked import HookedModel
 from interp.models.huggingface import hook
 from interp.models.projections import Declaration
@@ -47,9 +47,11 @@ def load(
             the error found is in ``info["verify"]``.
 
     Raises:
-        UserError: no such model, damaged files, attention that cannot be reached (each says what to do).
+        UserError: no such model, damaged files, NaN in weights, attention that cannot be reached (each says what to do).
         VerificationError: the model under the core differs from itself by more than rounding.
     """
+    if device is not None and "device_map" in from_pretrained:
+        raise UserError("device puts a whole model on one device, device_map spreads it over several: give one of them")
     if isinstance(model, str):
         checkpoint = locate(model, revision=revision)
         loaded = load_transformers(
@@ -67,6 +69,7 @@ def load(
     elif isinstance(model, PreTrainedModel):
         if device is not None or dtype != "auto" or revision is not None or from_pretrained:
             raise UserError("a model that is loaded already keeps its device and dtype; move it before interp.load")
+        check_finite(model)
         name = getattr(model.config, "name_or_path", "") or type(model).__name__
         info = {
             "name": name,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from itertools import groupby, product
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
@@ -16,6 +18,8 @@ from interp.attention import Mask, Site, SiteShape, Trace, Traces
 from interp.attention.blocked import chance
 from interp.attention.edits import Edit
 from interp.attention.probes import Probe, Reading
+from interp.attention.rows import Block
+from interp.errors import UserError
 from interp.models.sites import AttentionSite
 
 if TYPE_CHECKING:
@@ -57,13 +61,31 @@ class Recording:
         self.not_applicable += [(p.name, site.name) for p in self.probes if p.aligned and cross]
         return tuple(i for i, _ in chosen), tuple(p for _, p in chosen)
 
-    def take(self, site: AttentionSite, numbers: Iterable[int], readings: Iterable[Reading]) -> None:
-        if site.name in self.readings:
-            raise RuntimeError(
-                f"{site.name} was reached twice in one forward pass: run one forward pass per reading "
-                "(generate() makes one for each token)"
+    def take(
+        self, site: AttentionSite, numbers: Iterable[int], readings: Iterable[Reading], mask: Mask, sizes: Sequence[int],
+        device: torch.device,
+    ) -> None:  # fmt: skip
+        """Keep what was read at a site, and the mask that it met.
+
+        Args:
+            numbers: of the probes that read. sizes: batch, n_heads, n_kv_heads, n_queries, n_keys of the call.
+        """
+        if site.name in self.masks:
+            raise UserError(
+                f"{site.name} was reached twice in one forward pass: run one forward pass per reading (generate() makes "
+                "one for each token)"
             )
+        batch, n_heads, n_kv_heads, n_queries, n_keys = sizes
+        bound = mask.bind(batch, n_heads, n_queries, n_keys, device)
         self.readings[site.name] = dict(zip(numbers, readings, strict=True))
+        self.masks[site.name] = (mask, SiteShape(batch, n_heads, n_kv_heads, n_queries, n_keys, device, bound))
+
+    def shared(self, mask: Mask) -> Mask:
+        """The last site's mask where it says the same as this one: layers that build equal masks keep one."""
+        last = next(reversed(self.masks.values()))[0] if self.masks else None
+        if last is None or not isinstance(mask.allowed, Tensor):
+            return mask
+        return last if all(_same(getattr(last, f.name), getattr(mask, f.name)) for f in fields(mask)) else mask
 
 
 class Run:
@@ -72,6 +94,7 @@ class Run:
     Attributes:
         output: the model's output, as transformers gives it. ``logits``: its logits, or None.
         sites: the sites that were read, in order of execution.
+        masks: by site, the mask it met and the sizes of its call.
         traces: queries, keys and masks per site, with ``keep=("qk",)``.
         z: per-head outputs before W_O [batch, head, query, d_head] per site, with ``keep=("z",)``.
         not_applicable: (statistic, site) pairs that have no meaning there.
@@ -80,6 +103,7 @@ class Run:
     def __init__(self, output: ModelOutput | Tensor, sites: tuple[AttentionSite, ...], recording: Recording) -> None:
         self.output = output
         self.sites = sites
+        self.masks = recording.masks
         self.traces = Traces(recording.traces)
         self.z = recording.z
         self.not_applicable = tuple(recording.not_applicable)
@@ -95,7 +119,7 @@ class Run:
 
     def readings(self, probe: Probe | int) -> dict[str, Reading]:
         """What one probe (itself, or its number) read, by site."""
-        number = probe if isinstance(probe, int) else self._number(probe)
+        number = self._number(probe)
         return {site: found[number] for site, found in self._recording.readings.items() if number in found}
 
     def values(self, probe: Probe | int) -> Float[Tensor, "site batch head *axes"]:
@@ -103,29 +127,40 @@ class Run:
         readings = self.readings(probe)
         if len({r.values.shape for r in readings.values()}) > 1:
             raise ValueError("sites differ in heads or lengths, so their values do not stack; use readings(probe)")
+        if not readings:
+            raise ValueError("this probe applies to none of the sites that were read; see not_applicable")
         return torch.stack([r.values for r in readings.values()])
 
     def chance(self, probe: Probe | int) -> dict[str, Tensor]:
-        """The probe's value under uniform attention with each site's mask, exactly: [batch or 1, head or 1, ...]."""
-        number = probe if isinstance(probe, int) else self._number(probe)
+        """The probe's value under uniform attention with each site's mask, exactly: [batch or 1, head or 1, ...].
+
+        Sites of probes that need more than a pattern (values, weights, gradients) are left out.
+        """
+        number = self._number(probe)
         chances = {site: self._chances[self._reach(site)][number] for site in self.readings(number)}
         return {site: reading.values for site, reading in chances.items() if reading is not None}
 
     def table(self) -> pd.DataFrame:
-        """Tidy: one row per site, head, statistic, label and sequence, with its chance and number of rows."""
-        parts = [
-            _tidy(site, probe, reading, self.chance(number).get(site.name))
-            for number, probe in enumerate(self.probes)
-            for site in self.sites
-            if (reading := self.readings(number).get(site.name)) is not None
-        ]
+        """Tidy: one row per probe, site, sequence, head and label, with its chance and number of rows.
+
+        ``metric`` is the probe's name and ``probe`` its number; (statistic, site) pairs in ``not_applicable`` have no
+        rows. ``label`` holds the probe's axes as text, joined by ``/``.
+        """
+        parts = []
+        for number, probe in enumerate(self.probes):
+            readings, chances = self.readings(number), self.chance(number)
+            found = [(site, readings[site.name]) for site in self.sites if site.name in readings]
+            for shape, group in groupby(found, key=lambda pair: pair[1].values.shape):
+                sites, read = zip(*group, strict=True)
+                at_chance = [chances.get(site.name) for site in sites]
+                parts.append(_tidy(sites, probe, number, shape, read, at_chance))
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=pd.Index(_COLUMNS))
 
     @cached_property
     def _chances(self) -> dict[tuple[object, ...], list[Reading | None]]:
         """Chance readings by who may read whom: layers share masks, so most models need one."""
         found: dict[tuple[object, ...], list[Reading | None]] = {}
-        for site, (mask, shape) in self._recording.masks.items():
+        for site, (mask, shape) in self.masks.items():
             key = self._reach(site)
             if key not in found:
                 applicable = chance(mask, shape, [p for p in self.probes if not (p.aligned and mask.cross)])
@@ -135,73 +170,86 @@ class Run:
 
     def _reach(self, site: str) -> tuple[object, ...]:
         """What decides who may read whom at a site; bias and sinks do not, unless a bias holds -inf."""
-        mask, shape = self._recording.masks[site]
+        mask, shape = self.masks[site]
         forbidding = isinstance(mask.bias, Tensor) and bool(torch.isneginf(mask.bias).any())
         tensors = (mask.key_valid, mask.query_valid, mask.allowed, mask.bias if forbidding else None)
         sizes = (shape.batch, shape.n_heads, shape.n_queries, shape.n_keys, mask.query_offset)
         return (mask.causal, mask.window, mask.cross, *sizes, *(None if t is None else id(t) for t in tensors))
 
-    def _number(self, probe: Probe) -> int:
+    def _number(self, probe: Probe | int) -> int:
         for number, known in enumerate(self.probes):
-            if known is probe:
+            if known is probe or number == probe:
                 return number
-        raise KeyError(f"{type(probe).__name__} was not among the probes of this run")
+        what = f"probe number {probe}" if isinstance(probe, int) else type(probe).__name__
+        raise KeyError(f"{what} was not among the {len(self.probes)} probes of this run")
 
 
-_COLUMNS = ["site", "layer", "head", "metric", "label", "sequence", "value", "chance", "n"]
+def _same(a: object, b: object) -> bool:
+    if isinstance(a, Tensor) and isinstance(b, Tensor):
+        return a.shape == b.shape and torch.equal(a, b)
+    return a is b or (type(a) is type(b) and isinstance(a, bool | int) and a == b)
 
 
-def _tidy(site: AttentionSite, probe: Probe, reading: Reading, chance_values: Tensor | None) -> pd.DataFrame:
-    values = reading.values
-    batch, n_heads = values.shape[:2]
-    axes = [(name, list(labels) or list(range(size))) for (name, labels), size in zip(
-        probe.axes(), values.shape[2:], strict=True)]  # fmt: skip
-    index = pd.MultiIndex.from_product(
-        [range(batch), range(n_heads), *(labels for _, labels in axes)],
-        names=["sequence", "head", *(name for name, _ in axes)],
-    )
-
-    def column(tensor: Tensor | None) -> Any:
-        if tensor is None:
-            return float("nan")
-        return tensor.expand(values.shape).flatten().detach().cpu().numpy()
-
-    table = index.to_frame(index=False)
-    labels = [table.pop(name).astype(str) for name, _ in axes]
-    label = labels[0] if labels else pd.Series("", index=table.index)
-    for more in labels[1:]:
-        label = label + "/" + more
-    table.insert(0, "site", site.name)
-    table.insert(1, "layer", site.layer)
-    table["metric"], table["label"] = probe.name, label
-    table["value"], table["chance"], table["n"] = column(values), column(chance_values), column(reading.n)
-    return table[_COLUMNS]
+_COLUMNS = ["site", "layer", "head", "metric", "label", "sequence", "value", "chance", "n", "probe"]
 
 
-def site_mask(mask: Mask, site: AttentionSite, recording: Recording | None) -> Mask:
+def _tidy(
+    sites: Sequence[AttentionSite], probe: Probe, number: int, shape: Sequence[int], readings: Sequence[Reading],
+    chances: Sequence[Tensor | None],
+) -> pd.DataFrame:  # fmt: skip
+    """Rows of one probe at sites whose values have one shape [batch, head, *axes]."""
+    batch, n_heads, *sizes = shape
+    axes = [list(labels) or range(size) for (_, labels), size in zip(probe.axes(), sizes, strict=True)]
+    labels = ["/".join(map(str, combination)) for combination in product(*axes)]
+    grid = (len(sites), batch, n_heads, len(labels))
+
+    def column(values: Any, axis: int) -> np.ndarray:
+        line = np.asarray(values).reshape([-1 if i == axis else 1 for i in range(4)])
+        return np.broadcast_to(line, grid).ravel()
+
+    def stacked(tensors: Iterable[Tensor | None]) -> np.ndarray:
+        whole = [
+            torch.full(tuple(shape), float("nan")) if t is None else t.detach().cpu().expand(*shape) for t in tensors
+        ]
+        return torch.stack(whole).flatten().numpy()
+
+    return pd.DataFrame({
+        "site": column([site.name for site in sites], 0), "layer": column([site.layer for site in sites], 0),
+        "head": column(range(n_heads), 2), "metric": probe.name, "label": column(labels, 3),
+        "sequence": column(range(batch), 1), "value": stacked(r.values for r in readings), "chance": stacked(chances),
+        "n": stacked(r.n for r in readings), "probe": number,
+    })[_COLUMNS]  # fmt: skip
+
+
+def site_mask(mask: Mask, site: AttentionSite, recording: Recording | None, device: torch.device) -> Mask:
     """The mask of one site's call: cross-attention marked as such, and padding rows of the queries named."""
     valid = None if recording is None else recording.query_valid.get(site.stack)
     if site.kind == "cross":
         mask = replace(mask, causal=False, window=None, cross=True, query_offset=None)
     if valid is not None and mask.query_valid is None and (site.kind == "cross" or mask.key_valid is None):
-        mask = replace(mask, query_valid=valid)
+        mask = replace(mask, query_valid=valid.to(device))
     return mask
 
 
 class PatternHook(Edit):
-    """A TransformerLens hook function on pattern rows, block by block."""
+    """A TransformerLens hook function on pattern rows, block by block; ``hook.block`` says which rows and keys."""
 
     stage = "pattern"
 
-    def __init__(self, site: str, function: Callable[[Tensor, object], Tensor | None], point: object) -> None:
+    def __init__(self, site: str, function: Callable[[Tensor, Any], Tensor | None], point: Any) -> None:
         object.__setattr__(self, "heads", None)
-        object.__setattr__(self, "site", site)
-        object.__setattr__(self, "function", function)
-        object.__setattr__(self, "point", point)
+        self._site, self._function, self._point = site, function, point
 
     def at(self, site: Site | None) -> PatternHook | None:
-        return self if site is not None and site.name == self.site else None  # type: ignore[attr-defined]
+        return self if site is not None and site.name == self._site else None
 
-    def apply(self, x: Tensor, block: object) -> Tensor:
-        changed = self.function(x, self.point)  # type: ignore[attr-defined]
-        return x if changed is None else changed
+    def apply(self, x: Tensor, block: Block) -> Tensor:
+        self._point.block = block
+        given = x.clone()  # hook functions may write into what they are given
+        changed = self._function(given, self._point)
+        if changed is not None and changed.shape != x.shape:
+            raise ValueError(
+                f"the hook at {self._site}.hook_pattern returned shape {list(changed.shape)}; it was given rows "
+                f"{list(x.shape)}"
+            )
+        return given if changed is None else changed

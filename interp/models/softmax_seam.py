@@ -5,14 +5,16 @@ Such a model holds its whole pattern anyway; what is added is the reading, a blo
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable
-from functools import wraps
+from types import MethodType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from interp.models.owners import owner
 from interp.models.sites import AttentionSite
 
 if TYPE_CHECKING:
@@ -22,17 +24,29 @@ __all__ = ["read_softmax"]
 
 _SOFTMAX = {torch.softmax, torch.nn.functional.softmax, Tensor.softmax}
 
+_FORWARD: weakref.WeakKeyDictionary[nn.Module, Callable[..., Any]] = weakref.WeakKeyDictionary()
+"""What an observed module's own ``forward`` was, where it was not its class's (accelerate puts one in its place)."""
 
-def read_softmax(model: HookedModel, site: AttentionSite) -> None:
-    """Wrap a module's forward so that its softmax over keys is seen and may be changed."""
-    forward = site.module.forward
 
-    @wraps(forward)
-    def observed(*args: Any, **kwargs: Any) -> Any:
-        with _SoftmaxMode(model, site):
-            return forward(*args, **kwargs)
+def read_softmax(module: nn.Module) -> None:
+    """Put a forward over an attention module's own that lets its softmax over keys be seen and changed by the hooked
+    model it belongs to; without one, it computes what it always did."""
+    placed = module.__dict__.get("forward")
+    if getattr(placed, "__func__", None) is _observed:
+        return
+    if placed is not None:
+        _FORWARD[module] = placed
+    # a method, so that a deep copy of the module runs the copy
+    module.forward = MethodType(_observed, module)  # type: ignore[method-assign]
 
-    site.module.forward = observed  # type: ignore[method-assign]
+
+def _observed(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    forward = _FORWARD.get(module) or MethodType(type(module).forward, module)
+    found = owner(module)
+    if found is None:
+        return forward(*args, **kwargs)
+    with _SoftmaxMode(*found):
+        return forward(*args, **kwargs)
 
 
 class _SoftmaxMode(TorchFunctionMode):
@@ -55,4 +69,4 @@ class _SoftmaxMode(TorchFunctionMode):
             result, scores = (t.reshape(-1, n_heads, *shape[1:]) for t in (result, scores))
         if result.ndim != 4 or result.shape[1] != n_heads:
             return result.reshape(shape)
-        return self.model.read_dense(self.site, scores, result).reshape(shape)
+        return self.model.seam.read_dense(self.site, scores, result).reshape(shape)
