@@ -17,6 +17,8 @@ def of_model(model: Mapping[str, Any]) -> Facts:
         made.append(("Heads", _heads(model)))
     if model.get("quantisation"):
         made.append(("Weights", f"weights quantised as {_text(model['quantisation'])}"))
+    if model.get("source"):
+        made.append(("From", _text(model["source"])))
     if model.get("revision"):
         made.append(("Revision", _text(model["revision"])))
     if model.get("weights_sha256"):
@@ -38,8 +40,9 @@ def of_run(provenance: Mapping[str, Any]) -> Facts:
     )
     where = " in ".join(_text(provenance.get(key)) for key in ("device", "dtype") if provenance.get(key))
     spent = ", ".join(part for part in (duration(provenance.get("wall_seconds")), _memory(provenance)) if part)
-    seed = provenance.get("seed")
+    seed, inputs = provenance.get("seed"), provenance.get("inputs") or {}
     made = [
+        *((words.sentence_case(words.DATA.get(name, str(name))), _told(given)) for name, given in inputs.items()),
         ("Settings", " · ".join([settings, *([f"seed {seed}"] if seed is not None else [])])),
         ("Run", " · ".join(part for part in (f"on {where}" if where else "", spent) if part)),
     ]
@@ -69,6 +72,11 @@ def duration(seconds: float | None) -> str:
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+
+
+def _told(given: Any) -> str:
+    """What an input was, where the analysis described it."""
+    return _text(given.get("what")).rstrip(".") if isinstance(given, Mapping) else _text(given)
 
 
 def _checked(check: Mapping[str, Any]) -> str:

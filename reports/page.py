@@ -51,6 +51,12 @@ class Part:
     drawn: tuple[Drawn, ...]
     tables: tuple[embed.Embedded, ...]
 
+    @property
+    def command(self) -> str:
+        """What makes this analysis again by itself, or else what made it."""
+        made = self.result.provenance
+        return str(made.get("rerun") or made.get("command") or f"interp run {self.analysis}")
+
 
 def write(run_folder: Path | str) -> Path:
     """Draw every finished analysis of a run folder and write its page.
@@ -195,7 +201,7 @@ def _about(parts: list[Part], known: set[tuple[int, int]]) -> Mapping[str, Any]:
         "heads": max((head for _, head in known), default=-1) + 1,
         "stacks": sorted({words.stack_name(site) for site in sites}),
         "stackOf": {site: words.stack_name(site) for site in sorted(sites)},
-        "metrics": words.METRICS,
+        "metrics": {**words.METRICS, **words.SHORT},
         "units": words.UNITS,
         "data": words.DATA,
         "kinds": words.KINDS,

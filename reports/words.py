@@ -162,8 +162,8 @@ def agree(n: int, one: str, many: str) -> str:
 
 
 def signed_places(value: float) -> str:
-    """A change with its sign and always two decimals, for cells that are compared with each other."""
-    return f"{value:+.2f}".replace("-", MINUS)
+    """A change with its sign and two decimals, or 0, for cells that are compared with each other."""
+    return "0" if abs(value) < 0.005 else f"{value:+.2f}".replace("-", MINUS)
 
 
 def measured(value: float, low: float, high: float, sign: bool = False) -> str:

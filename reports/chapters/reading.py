@@ -74,7 +74,7 @@ class Reading:
 
     def name(self, row: Row) -> str:
         """A row's head: ``L18H6``; with the stack before it where the model has several."""
-        stack = words.stack_name(str(row["site"])) if len(self.stacks) > 1 else ""
+        stack = words.stack_name(str(row["site"])) if "site" in row and len(self.stacks) > 1 else ""
         return f"{stack} {words.head_name(row['layer'], row['head'])}".strip()
 
     def named(self, rows: pd.DataFrame, most: int = 5) -> str:

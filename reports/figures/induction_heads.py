@@ -50,12 +50,12 @@ def prefix_against_copying(heads: pd.DataFrame, ax: Axes, kinds: Mapping[Head, s
                     label=words.KINDS[kind])  # fmt: skip
     _chance_lines(ax, looks["chance"], vertical=True)
     _chance_lines(ax, writes["chance"], vertical=False)
-    top = min(1.02, max(0.1, float(points["value"].max() if len(points) else 1) * 1.12))
-    ax.set(xlim=(-0.02 * top, top), ylim=(-1.05, 1.05), xlabel=words.metric_axis("prefix_matching"),
-           ylabel=words.metric_axis(copying))  # fmt: skip
+    right, up = min(1.02, max([0.1, *(points["value"] * 1.12)])), max([-0.5, *points["copying"]])
+    ax.set(xlim=(-0.02 * right, right), ylim=(-1.05, up + 0.1 * (up + 1.05)))
+    ax.set(xlabel=words.metric_axis("prefix_matching"), ylabel=words.metric_axis(copying))
     sns.despine(ax=ax)
     if called.any():
-        ax.legend(loc="lower right", bbox_to_anchor=(1, 0.06), handletextpad=0.3)
+        ax.legend(loc="lower left", bbox_to_anchor=(-0.03, 1.0), ncols=4, handletextpad=0.1, columnspacing=1.0)
     named = points[called == "induction"].nlargest(12, "value")
     return label_points(
         ax, list(zip(named["value"], named["copying"], strict=True)), [words.head_name(*head) for head in named.index]
@@ -139,7 +139,7 @@ def ablation(table: pd.DataFrame, ax: Axes) -> Axes:
         _dots(ax, drawn, places, style.MUTED, "D", 3.2, "random heads of the same layers" if row == 0 else None)
         top = rows.loc[rows["chosen"] == "top"]
         _dots(ax, top, np.full(len(top), row - 0.2), style.KIND_COLOURS["induction"], "o", 5.5,
-              "top induction heads" if row == 0 else None)  # fmt: skip
+              "strongest heads" if row == 0 else None)  # fmt: skip
     ax.axvline(0, color=style.INK, linewidth=0.7)
     ax.set_yticks(range(len(kinds)), [ABLATIONS.get(kind, kind) for kind in kinds])
     ax.set(ylim=(len(kinds) - 0.5, -0.5), xlabel="change of loss on later copies (nats per token)")

@@ -79,6 +79,9 @@ const CARD = {
       if (!all.has(key(row))) all.set(key(row), []);
       all.get(key(row)).push(value);
     }
+    const order = ["repeated", "text", "weights"]; // controls come last
+    const place = (row) => { const at = order.indexOf(table.has("data") ? table.value(row, "data") : ""); return at < 0 ? order.length : at; };
+    rows.sort((a, b) => place(a) - place(b) || a - b);
     return smallTable(["score", "", "#value", "#chance", "#rank"], rows.map((row) => {
       const record = table.record(row);
       const others = all.get(key(row)) ?? [];

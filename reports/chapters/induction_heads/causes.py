@@ -65,8 +65,7 @@ def composition(reading: Reading) -> Finding | None:
     if table.empty:
         return None
     row = first(table.sort_values("change"))
-    source = words.head_name(row["source_layer"], row["source_head"])
-    target = words.head_name(row["target_layer"], row["target_head"])
+    source, target = (_end(reading, row, side) for side in ("source", "target"))
     effect = words.measured(row["change"], row["ci_low"], row["ci_high"], sign=True)
     pair = {key: int(row[key]) for key in _PAIR}
     link = (Rows("composition", {**pair, "path": "key_input"}),)
@@ -96,7 +95,7 @@ def reach(reading: Reading) -> Finding | None:
     best = first(last)
     layer, head = int(best["layer"]), int(best["head"])
     nearest = first(table.loc[(table["layer"] == layer) & (table["head"] == head)].sort_values("period"))
-    name, score = words.head_name(layer, head), words.measured(best["value"], best["ci_low"], best["ci_high"])
+    name, score = reading.name(best), words.measured(best["value"], best["ci_low"], best["ci_high"])
     at = f"At a period of {words.count(farthest, 'token')}, the longest tried,"
     if best["ci_low"] > best["chance"]:
         near = f"at {int(nearest['period'])} it scores {words.number(nearest['value'])}"
@@ -106,6 +105,11 @@ def reach(reading: Reading) -> Finding | None:
         verdict = f"{at} no head is clearly above chance ({chance}): the best is {name} with {score}."
     link = Rows("reach", {"layer": layer, "head": head})
     return Finding(Sentence(verdict, (link,)), (_heads_above(last, farthest),), _REACH_LIMITS)
+
+
+def _end(reading: Reading, row: Row, side: str) -> str:
+    """The source or the target of a row of ``composition``."""
+    return reading.name({key: row[f"{side}_{key}"] for key in ("site", "layer", "head") if f"{side}_{key}" in row})
 
 
 def _gain_verdict(gain: Row) -> str:
@@ -144,7 +148,7 @@ def _in_context(rows: dict[str, Row]) -> list[Sentence]:
 
 def _ablation_verdict(top: Row, random: pd.DataFrame) -> str:
     n = int(top["n_heads"])
-    heads = "its top head" if n == 1 else f"its top {n} heads"
+    heads = "its strongest head" if n == 1 else f"its {n} strongest heads by prefix matching"
     effect = words.measured(top["loss_change"], top["ci_low"], top["ci_high"], sign=True)
     change = f"the loss on later copies changes by {effect} nats per token"
     if random.empty:

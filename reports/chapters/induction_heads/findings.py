@@ -145,7 +145,11 @@ def _strength(reading: Reading, row: Row, called: bool) -> Sentence:
 def _bound(row: Row) -> Sentence:
     """What a head's being called, or not, rests on."""
     p = words.p_value(row["p_corrected"])
-    tested = "" if pd.isna(row["p_corrected"]) else f"; the difference from the control has a corrected p {p}"
+    tested = (
+        ""
+        if pd.isna(row["p_corrected"])
+        else f"; the difference from the control has a corrected p\N{NO-BREAK SPACE}{p}"
+    )
     return Sentence(
         f"The lower end of its interval that holds for all heads at once is {words.number(row['simultaneous_low'])}, "
         f"against a threshold of {words.number(row['threshold'])}{tested}.",

@@ -10,6 +10,7 @@ from reports.figures import induction_heads as draw
 from reports.figures.text import text_view
 
 _PANELS = 4  # heads whose patterns are drawn
+_WHOLE = 32  # tokens up to which a whole sequence is named
 _STRETCH = 24  # queries of a long sequence whose tokens are named
 _TEXT = 170  # tokens of a text view
 _CLEAR = 0.5  # weight from which text is shown rather than random tokens
@@ -78,7 +79,7 @@ def named_pattern(reading: Reading) -> Plate | None:
     head = _heads(reading, weights)[0]
     start = _second_copy(tokens)
     queries = keys = tokens
-    if len(tokens) > 2 * _STRETCH:
+    if len(tokens) > _WHOLE:
         if start is None:
             return None
         begin = int(min(tokens["position"]))
@@ -97,7 +98,7 @@ def named_pattern(reading: Reading) -> Plate | None:
         "pattern-with-tokens",
         f"The pattern of {reading.name(head)}, token by token",
         f"As above, with the tokens named (␣ is a space).{'' if queries is keys else part} From each query, look along "
-        "its row for the strongest key: it is the token that came after the query's token in the first copy.",
+        "its row for the strongest key: an induction head's is the token that came after the query's the first time.",
         figure,
         (Rows("patterns", {"layer": int(head["layer"]), "head": int(head["head"]), "data": "repeated"}),),
     )
@@ -106,10 +107,16 @@ def named_pattern(reading: Reading) -> Plate | None:
 def _telling(weights: pd.DataFrame, tokens: pd.DataFrame) -> Row | None:
     """The row of ``patterns`` that shows induction best: the largest weight on what followed the query's token before.
 
-    Text goes before random tokens where a weight there reaches one half. Where no key follows an earlier occurrence,
-    the largest weight on any key but the first.
+    Text goes before random tokens where a weight between words there reaches one half. Where no key follows an earlier
+    occurrence, the largest weight on any key but the first.
     """
     at = {(row["data"], row["sequence"], row["position"]): row["token"] for row in records(tokens)}
+    said = {(row["data"], row["sequence"], row["position"]): str(row["text"]) for row in records(tokens)}
+
+    def between_words(row: Row) -> bool:
+        ends = (said.get((row["data"], row["sequence"], row[end]), "") for end in ("query", "key"))
+        return all(any(char.isalpha() for char in end) for end in ends)
+
     known = [row for row in records(weights.sort_values("weight", ascending=False, kind="stable")) if row["key"] > 0]
     follows = [
         row
@@ -118,8 +125,8 @@ def _telling(weights: pd.DataFrame, tokens: pd.DataFrame) -> Row | None:
         and at.get((row["data"], row["sequence"], row["key"] - 1))
         == at.get((row["data"], row["sequence"], row["query"]))
     ]
-    on_text = [row for row in follows if row["data"] == "text" and row["weight"] >= _CLEAR]
-    return next(iter(on_text or follows or known), None)
+    on_text = [row for row in follows if row["data"] == "text" and row["weight"] >= _CLEAR and between_words(row)]
+    return next(iter(on_text or [row for row in follows if row["data"] != "text"] or follows or known), None)
 
 
 def _stretch(text: pd.DataFrame, query: int, key: int) -> pd.DataFrame:

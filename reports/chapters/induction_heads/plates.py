@@ -118,8 +118,8 @@ def _ablation(reading: Reading) -> Plate | None:
     return Plate(
         "ablation",
         "What breaks when heads go",
-        "Change of the loss on later copies when the top heads are ablated, against the same number of random heads of "
-        f"the same layers (one mark a draw). 0 is the untouched model. Mean over {_n(table)}; bars: 95 % intervals.",
+        "Change of the loss on later copies when the strongest heads by prefix matching are ablated, against the same "
+        f"number of random heads of the same layers (one mark a draw). 0 is the untouched model. Mean over {_n(table)}; bars: 95 % intervals.",
         figure,
         (Rows("ablation"),),
     )
@@ -139,7 +139,7 @@ def _composition(reading: Reading) -> Plate | None:
         limit = max(abs(change) for change in table["change"]) or 1.0
         for path, ax in zip(paths, axes, strict=True):
             draw.composition(table.loc[table["path"] == path], ax, limit)
-            ax.set_title(_PATHS[path])
+            ax.set(title=_PATHS[path], ylabel="source (removed)" if ax is axes[0] else "")
         style.side_bar(figure, axes, axes[-1].images[0], "change of prefix matching")
         return figure
 
