@@ -123,6 +123,13 @@ def visible(text: str) -> str:
     )
 
 
+def spaced(texts: Sequence[str]) -> list[str]:
+    """Tokens with the spaces between words; some vocabularies write none, and mark what continues a word by ``##``."""
+    if any(text.startswith(" ") for text in texts):
+        return list(texts)
+    return [text.removeprefix("##") if text.startswith("##") else f" {text}" for text in texts]
+
+
 def token_label(text: str, most: int = 12) -> str:
     """A token as a label: a leading space as a low bar, cut where it is long."""
     shown = visible(text)

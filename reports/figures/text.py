@@ -71,8 +71,9 @@ def text_view(weights: pd.DataFrame, tokens: pd.DataFrame, query: int) -> TextVi
     site, layer, head, data, sequence = of.iloc[0]
     row = weights.loc[weights["query"] == query].set_index("key")["weight"].to_dict()
     ordered = tokens.sort_values("position")
+    texts = words.spaced([str(text) for text in ordered["text"]])
     drawn = tuple(
         Token(int(position), words.visible(text), float(row.get(position, 0.0)))
-        for position, text in zip(ordered["position"], ordered["text"], strict=True)
+        for position, text in zip(ordered["position"], texts, strict=True)
     )
     return TextView(str(site), int(layer), int(head), str(data), int(sequence), int(query), drawn)

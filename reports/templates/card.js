@@ -131,8 +131,10 @@ const CARD = {
     const { site, data, sequence, query } = table.record(strongest);
     const weights = await patternOf(table.analysis, { site, layer, head, data, sequence });
     const row = weights.get(query);
-    const box = element("div", { class: "tokens", dir: "ltr" }, ...tokens.find({ data, sequence }).flatMap((at, index) => {
-      const [position, text] = [tokens.value(at, "position"), visible(tokens.value(at, "text") ?? "")];
+    const found = tokens.find({ data, sequence });
+    const texts = spaced(found.map((at) => tokens.value(at, "text") ?? ""));
+    const box = element("div", { class: "tokens", dir: "ltr" }, ...found.flatMap((at, index) => {
+      const [position, text] = [tokens.value(at, "position"), visible(texts[index])];
       const word = text.replace(/^ +/, "") || text;
       const weight = row.get(position) ?? 0;
       const span = element("span", { class: `token${position === query ? " query" : ""}${weight >= 0.5 ? " strong" : ""}`, "data-position": position, style: `--w:${weight.toFixed(3)}` }, word);

@@ -76,6 +76,12 @@ class Reading {
   }
 }
 
+// The same rule as words.spaced: some vocabularies write no spaces, and mark what continues a word by ##.
+function spaced(texts) {
+  if (texts.some((text) => text.startsWith(" "))) return texts;
+  return texts.map((text) => text.startsWith("##") ? text.slice(2) : ` ${text}`);
+}
+
 // Weights of one head on one sequence, by query.
 async function patternOf(analysis, where) {
   const table = [...tables.values()].find((candidate) => candidate.analysis === analysis && candidate.view === "pattern");

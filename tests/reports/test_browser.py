@@ -130,17 +130,19 @@ def test_a_head_has_a_card_with_all_that_is_known_of_it(browser, drawn: Path):
 
 
 def test_heads_are_reached_from_prose_map_and_field_alike(opened):
-    card = opened.locator("#card h2")
+    def card(name: str) -> None:
+        opened.locator("#card h2", has_text=name).wait_for()
+
     opened.locator("h1 a.head").click()
-    assert card.inner_text() == "L18H6"
+    card("L18H6")
     opened.keyboard.press("Escape")
     box = opened.locator(".plate.opening .map").bounding_box()
     opened.mouse.click(box["x"] + box["width"] * 3.5 / 9, box["y"] + box["height"] * 17.5 / 30)
-    assert card.inner_text() == "L17H3"
+    card("L17H3")
     opened.keyboard.press("Escape")
     opened.get_by_role("textbox", name="Head").fill("20, 1")
     opened.keyboard.press("Enter")
-    assert card.inner_text() == "L20H1"
+    card("L20H1")
     opened.goto(opened.url.split("#")[0] + "#L99H0")
     opened.locator("#card", has_text="There is no L99H0").wait_for()
 
@@ -155,7 +157,7 @@ def test_the_map_answers_the_pointer_and_the_keyboard(opened):
         opened.keyboard.press("ArrowRight")
     tip.get_by_text("L18H8: ").wait_for()
     opened.keyboard.press("Enter")
-    assert opened.locator("#card h2").inner_text() == "L18H8"
+    opened.locator("#card h2", has_text="L18H8").wait_for()
 
 
 def test_another_token_shows_where_it_looks(opened):

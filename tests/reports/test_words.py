@@ -36,6 +36,11 @@ def test_a_visible_text_stays_visible(text: str):
     assert all(char.isprintable() or char.isspace() for char in shown)
 
 
+def test_words_are_spaced_where_the_vocabulary_writes_no_spaces():
+    assert words.spaced(["Ada", " Quill", "kept"]) == ["Ada", " Quill", "kept"]
+    assert words.spaced(["[CLS]", "light", "##house"]) == [" [CLS]", " light", "house"]
+
+
 def test_lists_and_counts_read_as_prose():
     assert words.join(["a", "b", "c"]) == "a, b and c"
     assert words.some(list("abcdefg"), 3) == "a, b, c and 4 more"

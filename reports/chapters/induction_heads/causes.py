@@ -34,7 +34,9 @@ def behaviour(reading: Reading) -> Finding | None:
     link = (Rows("behaviour", {"metric": "copying_gain"}),)
     if pd.isna(gain["value"]):
         text = f"The model's loss was not measured: {because(gain['note'])}."
-        return Finding(Sentence(text, link), tuple(_in_context(rows)), "whether the model copies.")
+        on_text = rows.get("in_context_learning")
+        same = on_text is not None and on_text["note"] == gain["note"]
+        return Finding(Sentence(text, link), () if same else tuple(_in_context(rows)), "whether the model copies.")
     side = "lower" if gain["value"] >= 0 else "higher"
     size = f"{words.number(abs(gain['value']))} nats per token {side} on later copies"
     verdict = f"{_gain_verdict(gain)}: its loss is {size}{_interval_of_gain(gain)}."

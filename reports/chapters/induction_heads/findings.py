@@ -5,7 +5,7 @@ import pandas as pd
 from reports import words
 from reports.chapters import Cell, Finding, Rows, Sentence
 from reports.chapters.induction_heads import causes
-from reports.chapters.reading import KEYS, Reading, Row, first, head_rows, reasons, records
+from reports.chapters.reading import KEYS, Reading, Row, because, first, head_rows, reasons, records
 
 ALPHA = 0.05  # heads are called at this level, by p-values that the analysis has corrected
 _NAMES = {"previous_token": "previous-token head", "duplicate_token": "duplicate-token head"}
@@ -67,12 +67,12 @@ def induction(reading: Reading) -> Finding | None:
     verdict = f"{words.number_word(len(rows))} of {words.count(len(kinds), 'head')} {are}{which}."
     where: dict[str, Cell] = {"kind": "induction", "called": True} if len(rows) else {"kind": "induction"}
     strongest = first(rows if len(rows) else kinds.sort_values("value", ascending=False))
-    on_text = _induction_on_text(reading, strongest)
     support = (
         _strength(reading, strongest, called=len(rows) > 0),
         _bound(strongest),
+        *_remark(reading, strongest),
         *_short_of(reading, kinds),
-        *on_text,
+        *_induction_on_text(reading, strongest),
     )
     return Finding(Sentence(words.sentence_case(verdict), (Rows("kinds", where),)), support, _LOOKING_LIMITS)
 
@@ -155,6 +155,14 @@ def _bound(row: Row) -> Sentence:
         f"against a threshold of {words.number(row['threshold'])}{tested}.",
         (head_rows("kinds", row, kind=str(row["kind"])),),
     )
+
+
+def _remark(reading: Reading, row: Row) -> list[Sentence]:
+    """What the table says has to be known to read a head's score."""
+    score = reading.score(str(row["metric"]), "repeated", row)
+    note = because(score["note"]) if score is not None else ""
+    link = head_rows("heads", row, metric=str(row["metric"]), data="repeated")
+    return [Sentence(f"Of this score, the table remarks: {note}.", (link,))] if note else []
 
 
 def _short_of(reading: Reading, kinds: pd.DataFrame) -> list[Sentence]:

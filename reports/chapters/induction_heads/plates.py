@@ -119,7 +119,8 @@ def _ablation(reading: Reading) -> Plate | None:
         "ablation",
         "What breaks when heads go",
         "Change of the loss on later copies when the strongest heads by prefix matching are ablated, against the same "
-        f"number of random heads of the same layers (one mark a draw). 0 is the untouched model. Mean over {_n(table)}; bars: 95 % intervals.",
+        "number of random heads of the same layers (one mark a draw). 0 is the untouched model. Mean over "
+        f"{_n(table)}; bars: 95 % intervals.",
         figure,
         (Rows("ablation"),),
     )
