@@ -1,4 +1,4 @@
-"""What transformers' own eager patterns say, computed from whole patterns and by definition: what probes must agree with."""
+"""What transformers' own eager patterns say, from whole patterns and by definition: what probes must agree with."""
 
 import copy
 from typing import Any
@@ -10,7 +10,7 @@ from interp.attention import probes
 
 
 def untouched(module: Any, attention: str = "eager") -> Any:
-    """The same weights in a model of their own, never hooked, that runs one of transformers' own attention functions."""
+    """The same weights in a model of their own, never hooked, that runs one of transformers' attention functions."""
     config = copy.deepcopy(module.config)
     config._attn_implementation_internal = None
     twin = type(module)._from_config(config, attn_implementation=attention, dtype=module.dtype)

@@ -83,17 +83,15 @@ def make(family: str, seed: int = 0, dtype: torch.dtype = torch.float32, **chang
 
 
 def randomised(model: hf.PreTrainedModel, seed: int = 0) -> hf.PreTrainedModel:
-    """The model with random parameters: matrices that keep the size of what they multiply, small embeddings, gains about
-    what they were, biases of size 0.3."""
+    """The model with random parameters: matrices that keep the size of what they multiply, small embeddings, gains
+    about what they were, biases of size 0.3."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             noise = torch.randn(parameter.shape, generator=generator)
             if parameter.ndim < 2 and bool((parameter == parameter.flatten()[0]).all()):
                 parameter.add_(0.3 * noise)  # gains are ones or zeros, biases zeros
-            elif parameter.ndim < 2:
-                parameter.copy_(noise)
-            elif "relative_attention_bias" in name:
+            elif parameter.ndim < 2 or "relative_attention_bias" in name:
                 parameter.copy_(noise)
             elif any(part in name for part in ("emb", "wte", "wpe", "shared")):
                 parameter.copy_(0.2 * noise)

@@ -32,13 +32,12 @@ __all__ = ["HookedModel", "NeverReachedError", "next_token_loss"]
 class HookedModel:
     """A model with the attention core inside.
 
-    Made by :func:`interp.load`. The wrapped module is ``model.module``: calling it, or ``generate``, runs the same core,
-    with whatever edits are active. One pass at a time: a model is not to be run from several threads at once.
+    Made by :func:`interp.load`. The wrapped module is ``model.module``: calling it, or ``generate``, runs the same
+    core, with whatever edits are active. One pass at a time: a model is not to be run from several threads at once.
 
     Attributes:
         sites: its attention modules in order of execution.
         tokenizer: or None. ``info``: what the provenance of results says about it.
-        n_ctx: longest input in tokens, None where positions are relative. ``d_vocab``: size of the vocabulary.
         output_head_loaded: the output head's weights were in the checkpoint, so that a loss means something.
         seam: what its attention comes through; edits and hooks in force.
     """
@@ -71,23 +70,28 @@ class HookedModel:
 
     @property
     def dtype(self) -> torch.dtype:
+        """Of the weights."""
         return next(self.module.parameters()).dtype
 
     @property
     def config(self) -> Any:
+        """The transformers config; None for other modules."""
         return getattr(self.module, "config", None)
 
     @cached_property
     def n_ctx(self) -> int | None:
+        """Longest input in tokens; None where positions are relative."""
         return context_length(self.module)
 
     @property
     def d_vocab(self) -> int | None:
+        """Size of the vocabulary; None where the model reads no tokens."""
         text = self.config.get_text_config() if hasattr(self.config, "get_text_config") else self.config
         return getattr(text, "vocab_size", None)
 
     @property
     def is_encoder_decoder(self) -> bool:
+        """Whether it reads two sequences of tokens."""
         return bool(getattr(self.config, "is_encoder_decoder", False))
 
     @cached_property
@@ -159,10 +163,8 @@ class HookedModel:
             output = self.module(**batch.arguments)
         missed = [site for site in self.sites if chosen and site.name in chosen and site.name not in recording.masks]
         if missed or (probes and not recording.masks):
-            raise NeverReachedError(
-                f"{listed(missed) or 'no site'} was reached by this forward pass, so nothing was read there; it went "
-                f"through {listed([site for site in self.sites if site.name in recording.masks]) or 'none that was asked for'}"
-            )
+            what = listed(missed) or "any site that was asked for"
+            raise NeverReachedError(f"this forward pass did not come to {what}, so nothing was read there")
         return Run(output, tuple(site for site in self.sites if site.name in recording.masks), recording)
 
     def token_loss(
@@ -196,8 +198,10 @@ class HookedModel:
         return self.module(*args, **kwargs)
 
     def generate(self, *args: Any, **kwargs: Any) -> Any:
-        """The wrapped module's own ``generate``, under the active edits; never compiled (transformers compiles generation
-        with a static cache on a GPU), since edits and hooks come and go."""
+        """The wrapped module's own ``generate``, under the active edits.
+
+        Never compiled, as transformers does with a static cache on a GPU: edits and hooks come and go.
+        """
         return self.module.generate(*args, **{"disable_compile": True, **kwargs})  # type: ignore[operator]
 
     @contextlib.contextmanager

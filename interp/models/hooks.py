@@ -1,11 +1,11 @@
 """Hook functions at named hook points, in TransformerLens's names and layouts.
 
 ``{site}.hook_q``, ``hook_k``, ``hook_v``, ``hook_z``: [batch, position, head, d_head]. In rotary models ``hook_q`` and
-``hook_k`` are what the projections write, and exist where each has a module of its own; ``hook_rot_q`` and ``hook_rot_k``
-are what meets in the scores. ``{site}.hook_pattern``: a block of pattern rows [batch, head, row, key] at a time, after
-the mask; ``hook.block`` says which rows (``start`` to ``stop``) and keys (``low`` to ``high``). With gradients, the
-backward pass computes each block again and calls the function again. ``blocks.{layer}.hook_resid_pre`` and
-``hook_resid_post``: the residual stream [batch, position, d_model] before and after a block.
+``hook_k`` are what the projections write, and exist where each has a module of its own; ``hook_rot_q`` and
+``hook_rot_k`` are what meets in the scores. ``{site}.hook_pattern``: a block of pattern rows [batch, head, row, key]
+at a time, after the mask; ``hook.block`` says which rows (``start`` to ``stop``) and keys (``low`` to ``high``). With
+gradients, the backward pass computes each block again and calls the function again. ``blocks.{layer}.hook_resid_pre``
+and ``hook_resid_post``: the residual stream [batch, position, d_model] before and after a block.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _is_rotary(model: HookedModel) -> bool:
 
 
 def _blocks(model: HookedModel) -> dict[str, nn.Module]:
-    """The block around each site: the module of the first number in its path, or of the last where stages hold blocks."""
+    """The block around each site: the module of the first number in its path, of the last where stages hold blocks."""
     found: dict[str, list[str]] = {}
     for site in model.sites:
         parts = site.path.split(".")

@@ -205,8 +205,8 @@ def _explore(model: HookedModel, known: Sequence[nn.Module]) -> _Exploration:
     often = [module for module, n in (seen.ran | Counter(seen.called)).items() if n > 1]
     if often:
         raise UserError(
-            f"{type(model.module).__name__} runs one attention module ({type(often[0]).__name__}) for several layers, so "
-            "that its heads could not be told apart by layer: such models are not served"
+            f"{type(model.module).__name__} runs one attention module ({type(often[0]).__name__}) for several layers, "
+            "so that its heads could not be told apart by layer: such models are not served"
         )
     return seen
 
@@ -228,9 +228,10 @@ def _site(
             known.n_heads, known.n_kv_heads, known.d_head, source, partial(projections.head_weights, known),
             known.projections,
         )  # fmt: skip
+    children = ", ".join(name for name, _ in module.named_children())
     raise UserError(
         f"{path} ({type(module).__name__}) computes attention, but its projections are not known; its children are "
-        f"{', '.join(name for name, _ in module.named_children())}. Pass declarations=[Declaration(...)] to say which is which"
+        f"{children}. Pass declarations=[Declaration(...)] to say which is which"
     )
 
 

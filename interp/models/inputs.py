@@ -119,8 +119,7 @@ class TransformersInputs:
 
 
 def together(tokens: Any, valid: Valid, name: str) -> tuple[Int[Tensor, "batch position"], Valid]:
-    """Token ids as one tensor, padded on the right where they are lists of different lengths, and which are valid (None:
-    all).
+    """Token ids as one tensor, padded on the right where they are lists of different lengths, and which are valid.
 
     Raises:
         UserError: they are no token ids, or ``valid`` has another shape.
@@ -156,8 +155,8 @@ def context_length(module: nn.Module) -> int | None:
 
 
 def example_tokens(model: HookedModel, length: int, batch: int = 2, seed: int = 0) -> Int[Tensor, "batch position"]:
-    """Random token ids from the upper nine tenths of the vocabulary, where special tokens are rare; none that the config
-    names."""
+    """Random token ids from the upper nine tenths of the vocabulary, where special tokens are rare; none that the
+    config names."""
     d_vocab = model.d_vocab or 2
     configs = [model.config, model.config.get_text_config()] if hasattr(model.config, "get_text_config") else []
     special = [
@@ -211,8 +210,8 @@ def _check_padding(valid: Bool[Tensor, "batch position"], name: str) -> None:
     begins = valid[:, 0].int() + (valid[:, 1:] & ~valid[:, :-1]).sum(1)
     if bool((begins > 1).any()):
         raise UserError(
-            f"{name}: in sequence {int((begins > 1).nonzero()[0])} padding stands between tokens; it may stand before and "
-            "after them"
+            f"{name}: in sequence {int((begins > 1).nonzero()[0])} padding stands between tokens; it may stand before "
+            "and after them"
         )
 
 

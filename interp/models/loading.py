@@ -47,7 +47,7 @@ def load(
             the error found is in ``info["verify"]``.
 
     Raises:
-        UserError: no such model, damaged files, NaN in weights, attention that cannot be reached (each says what to do).
+        UserError: no such model, damaged files, NaN in weights, attention that cannot be reached; it says what to do.
         VerificationError: the model under the core differs from itself by more than rounding.
     """
     if device is not None and "device_map" in from_pretrained:

@@ -43,7 +43,7 @@ def core_mask(
         valid = None if bool(valid.all()) else valid
     offset = int(q_offset) - kv_offset
     causal, window, rest = _in_words(mask_function)
-    inside = 0 <= offset and offset + q_length <= kv_length
+    inside = offset >= 0 and offset + q_length <= kv_length
     return Mask(
         causal=causal,
         window=window,

@@ -53,6 +53,7 @@ class Recording:
     not_applicable: list[tuple[str, str]] = field(default_factory=list)
 
     def wants(self, site: AttentionSite) -> bool:
+        """Whether a site is to be read."""
         return self.sites is None or site.name in self.sites
 
     def probes_at(self, site: AttentionSite, cross: bool) -> tuple[tuple[int, ...], tuple[Probe, ...]]:
@@ -62,9 +63,14 @@ class Recording:
         return tuple(i for i, _ in chosen), tuple(p for _, p in chosen)
 
     def take(
-        self, site: AttentionSite, numbers: Iterable[int], readings: Iterable[Reading], mask: Mask, sizes: Sequence[int],
+        self,
+        site: AttentionSite,
+        numbers: Iterable[int],
+        readings: Iterable[Reading],
+        mask: Mask,
+        sizes: Sequence[int],
         device: torch.device,
-    ) -> None:  # fmt: skip
+    ) -> None:
         """Keep what was read at a site, and the mask that it met.
 
         Args:
@@ -72,8 +78,8 @@ class Recording:
         """
         if site.name in self.masks:
             raise UserError(
-                f"{site.name} was reached twice in one forward pass: run one forward pass per reading (generate() makes "
-                "one for each token)"
+                f"{site.name} was reached twice in one forward pass: run one forward pass per reading (generate() "
+                "makes one for each token)"
             )
         batch, n_heads, n_kv_heads, n_queries, n_keys = sizes
         bound = mask.bind(batch, n_heads, n_queries, n_keys, device)
@@ -111,10 +117,12 @@ class Run:
 
     @property
     def logits(self) -> Tensor | None:
+        """The output's logits; None where it has none."""
         return getattr(self.output, "logits", None)
 
     @property
     def probes(self) -> tuple[Probe, ...]:
+        """What was read, in the order given."""
         return self._recording.probes
 
     def readings(self, probe: Probe | int) -> dict[str, Reading]:

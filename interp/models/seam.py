@@ -32,6 +32,7 @@ class Watch:
 
     @property
     def saw_something(self) -> bool:
+        """Whether there was a forward pass, of the model or of a bridge on it."""
         return bool(self.passes or self.reached)
 
 

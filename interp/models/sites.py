@@ -36,7 +36,7 @@ class AttentionSite:
         source: "core", or "softmax" where the model computes its own attention.
         weights: gives the per-head weights (:class:`interp.models.projections.HeadWeights`), or raises a UserError
             that says why they are not known.
-        projections: the linear modules by role ("query", "key", "value" or "fused"; "output"), as far as they are known.
+        projections: the linear modules by role ("query", "key", "value" or "fused"; "output"), where they are known.
     """
 
     name: str

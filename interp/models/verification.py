@@ -32,9 +32,9 @@ def verify(model: HookedModel) -> dict[str, Any]:
     The yardstick is how far the model's own eager and SDPA outputs are apart on the same input; where a family has no
     SDPA, how far its eager output moves when every score is scaled by one rounding unit of its dtype. The core may be
     at most ``max(3 × that, floor · max|output|)`` away from SDPA (from eager where there is no SDPA). The floor is 1e-5
-    in float32 and float64, and four rounding units in float16 and bfloat16. There a rounding may exchange two experts of
-    a mixture, so the three quarters of positions that are nearest are compared; in float32 and float64, all. A model
-    that computes its own attention and has no second implementation is compared with itself unread.
+    in float32 and float64, and four rounding units in float16 and bfloat16. There a rounding may exchange two experts
+    of a mixture, so the three quarters of positions that are nearest are compared; in float32 and float64, all. A
+    model that computes its own attention and has no second implementation is compared with itself unread.
 
     Returns:
         ``max_error``, ``tolerance``, ``yardstick``, ``eager_against_sdpa`` (None without SDPA), ``compared_with``,
@@ -76,8 +76,8 @@ def verify(model: HookedModel) -> dict[str, Any]:
 
 
 def _own_attention(model: HookedModel) -> tuple[str, ...]:
-    """transformers' attention functions that the model has, the one to compare with first; none where it always computes
-    its own."""
+    """transformers' attention functions that the model has, the one to compare with first; none where it always
+    computes its own."""
     if getattr(model.module, "_supports_sdpa", False):
         return ("sdpa", "eager")
     return () if all(site.source == "softmax" for site in model.sites) else ("eager",)

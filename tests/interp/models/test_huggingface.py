@@ -8,8 +8,6 @@ from typing import Any
 import pytest
 import torch
 import transformers as hf
-from tests import eager, families
-from tests.families import FAMILIES, OWN_SOFTMAX, WINDOWS, make
 from torch import Tensor, nn
 from torch.testing import assert_close
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -20,6 +18,8 @@ from interp.attention import edits, probes
 from interp.errors import UserError
 from interp.models.owners import owner
 from interp.models.projections import Declaration
+from tests import eager, families
+from tests.families import FAMILIES, OWN_SOFTMAX, WINDOWS, make
 
 
 @cache
@@ -132,7 +132,8 @@ def test_rows_of_gpt_oss_leave_the_rest_to_the_sink() -> None:
     found, _ = eager.patterns(twin, **arguments(model, families.example("gpt_oss")))
     for site in model.sites:
         sums = run.readings(0)[site.name].values.sum(-1)
-        assert (sums < 1).all() and sums.mean() < 0.95
+        assert (sums < 1).all()
+        assert sums.mean() < 0.97
         assert_close(sums, found[""][site.layer].double().sum(-1), rtol=0, atol=1e-5)
 
 
@@ -257,8 +258,7 @@ GREEDY = {"do_sample": False, "max_new_tokens": 12, "min_new_tokens": 12}
 
 
 @pytest.mark.parametrize("padding", [False, True])
-@pytest.mark.parametrize("family", ["llama", "gpt2", "mistral", "gemma2", "gemma3", "gpt_neox", "gpt_oss", "opt", "gptj",
-                                    "bloom", "falcon", "mpt", "t5", "bart"])  # fmt: skip
+@pytest.mark.parametrize("family", [*families.DECODERS, *families.ENCODER_DECODERS])
 def test_generation_with_a_cache_gives_the_models_tokens(family: str, padding: bool) -> None:
     model, twin = pair(family)
     tokens = families.tokens(2, 9)

@@ -8,7 +8,6 @@ import torch
 import transformers as hf
 from hypothesis import given
 from hypothesis import strategies as st
-from tests import families
 from torch import Tensor
 from torch.testing import assert_close
 from transformers import masking_utils as hf_masks
@@ -16,6 +15,7 @@ from transformers import masking_utils as hf_masks
 from interp.attention import Mask
 from interp.errors import UserError
 from interp.models.masks import as_mask, core_mask, holds_pairs, with_bias
+from tests import families
 
 BATCH, LENGTH, WINDOW = 3, 11, 4
 
