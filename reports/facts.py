@@ -83,7 +83,7 @@ def _checked(check: Mapping[str, Any]) -> str:
     """How far the model under this project's attention is from itself."""
     output, own = _text(check.get("output") or "output"), _text(check.get("compared_with"))
     return (
-        f"{output} differ from those of the model's own {own} attention by at most {words.small(check['max_error'])} "
+        f"{output}: at most {words.small(check['max_error'])} away from those with the model's own {own} attention "
         f"(tolerance {words.small(check.get('tolerance'))})"
     )
 

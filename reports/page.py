@@ -109,7 +109,7 @@ def render(run: RunFolder, parts: list[Part]) -> str:
         run=run,
         name=words.visible(str(run.model.get("name") or "a model")),
         parts=parts,
-        first=next((part for part in parts if part.chapter.lead), parts[0]),
+        first=_opener(parts),
         model_facts=facts.of_model(run.model),
         run_facts={part.analysis: facts.of_run(part.result.provenance) for part in parts},
         machine_facts={part.analysis: facts.of_machine(part.result.provenance) for part in parts},
@@ -119,6 +119,12 @@ def render(run: RunFolder, parts: list[Part]) -> str:
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
+
+
+def _opener(parts: list[Part]) -> Part:
+    """The part that the page opens with: one with a sentence and a map; else with a sentence; else the first."""
+    with_lead = [part for part in parts if part.chapter.lead]
+    return next((part for part in with_lead if part.opening), (with_lead or parts)[0])
 
 
 def rows_link(analysis: str, rows: Any) -> str:

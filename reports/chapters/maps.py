@@ -44,7 +44,7 @@ def maps_plate(reading: Reading, name: str) -> Plate | None:
     def figure() -> Figure:
         figure, axes = draw.map_grid(min(len(wanted), _MOST), *_size(heads))
         for (stack, metric, data, rows), ax in zip(wanted, axes, strict=False):
-            draw.head_map(rows, ax, (), metric, values=False)
+            draw.head_map(rows, ax, (), metric, large=False)
             draw.colour_bar(ax, words.UNITS.get(metric, "share of attention"), below=0.45)
             ax.set(title=_title(stack, metric, data), ylabel="layer" if ax.get_position().x0 < 0.12 else "")
         return figure

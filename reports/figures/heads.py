@@ -44,7 +44,7 @@ def map_grid(panels: int, n_layers: int, n_heads: int) -> tuple[Figure, list[Axe
 
 
 def head_map(
-    table: pd.DataFrame, ax: Axes, called: Collection[Head] = (), metric: str = "", values: bool = True
+    table: pd.DataFrame, ax: Axes, called: Collection[Head] = (), metric: str = "", large: bool = True
 ) -> Axes:
     """Draw one value a head: layer 0 on top, head 0 on the left; heads without a value are hatched.
 
@@ -52,16 +52,17 @@ def head_map(
         table: columns ``layer, head, value``, one row a head (one metric on one data at one stack).
         ax: where to draw.
         called: heads to outline, and to name on the right.
-        metric: decides limits and colours: shares of attention run from 0 to a round ceiling, copying by eigenvalues is
-            diverging around 0, copying by logits runs from -1 to 1, everything else from 0 to its largest value.
-        values: print values in the cells, where these are large enough on paper.
+        metric: decides limits and colours: shares of attention run from 0 to 1, copying by eigenvalues is diverging
+            around 0, copying by logits runs from -1 to 1, everything else from 0 to its largest value.
+        large: whether it is a map to read values from, which are printed in cells that are large enough on paper. In a
+            small one, shares run to a round ceiling of their own, so that weak scores are seen too.
 
     Returns:
         The Axes; its image's array is [layer, head].
     """
     grid = table.pivot(index="layer", columns="head", values="value").to_numpy(float)
     n_layers, n_heads = grid.shape
-    norm, colours = _scale(grid, metric)
+    norm, colours = _scale(grid, metric, large)
     ax.add_patch(
         Rectangle((-0.5, -0.5), n_heads, n_layers, hatch="/////", facecolor="none", edgecolor=style.FAINT, linewidth=0)
     )
@@ -72,7 +73,7 @@ def head_map(
         np.ma.masked_invalid(grid), cmap=colours, norm=norm, aspect="auto", interpolation="nearest", zorder=1
     )
     _ticks(ax, n_layers, n_heads)
-    if values:
+    if large:
         _cell_values(ax, grid, image)
     _outline(ax, called)
     ax.set(xlabel="head", ylabel="layer")
@@ -109,7 +110,7 @@ def name_heads(ax: Axes, called: Collection[Head]) -> Axes:
     return ax
 
 
-def _scale(grid: np.ndarray, metric: str) -> tuple[Normalize, Colormap]:
+def _scale(grid: np.ndarray, metric: str, large: bool) -> tuple[Normalize, Colormap]:
     largest = float(np.nanmax(np.abs(grid))) if np.isfinite(grid).any() else 1.0
     if metric == "copying_eigenvalues":
         return Normalize(-1, 1), style.SIGNED
@@ -117,7 +118,8 @@ def _scale(grid: np.ndarray, metric: str) -> tuple[Normalize, Colormap]:
         return Normalize(-1, 1), style.SHARES
     if words.UNITS.get(metric):
         return Normalize(0, largest or 1.0), style.SHARES
-    return Normalize(0, next((c for c in _CEILINGS if c >= largest), largest)), style.SHARES
+    ceiling = 1.0 if large else next((c for c in _CEILINGS if c >= largest), largest)
+    return Normalize(0, max(ceiling, largest)), style.SHARES
 
 
 def _ticks(ax: Axes, n_layers: int, n_heads: int) -> None:
@@ -132,7 +134,7 @@ def _ticks(ax: Axes, n_layers: int, n_heads: int) -> None:
 
 def _cell_values(ax: Axes, grid: np.ndarray, image: AxesImage) -> None:
     width, height = inches(ax)
-    if width / grid.shape[1] < 0.25 or height / grid.shape[0] < 0.13:
+    if width / grid.shape[1] < 0.23 or height / grid.shape[0] < 0.13:
         return
     for (layer, head), value in np.ndenumerate(grid):
         if np.isfinite(value) and abs(value) >= 0.005:  # what would print as 0 stays empty

@@ -10,7 +10,7 @@ function shownColumns(table) {
     const pair = /^(.*)layer$/.exec(column.name);
     if (pair && table.has(`${pair[1]}head`)) made.push({ title: (pair[1].replaceAll("_", " ") + "head").trim(), kind: "head", layer: column.name, head: `${pair[1]}head`, help: "layer and query head, zero-based" });
     else if (/^(.*)head$/.test(column.name) && table.has(column.name.replace(/head$/, "layer"))) continue;
-    else if (column.name === "site" && about.stacks.length < 2) continue;
+    else if (column.name.endsWith("site") && about.stacks.length < 2) continue;
     else made.push({ title: column.name.replaceAll("_", " "), ...column });
   }
   return made;

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from html.parser import HTMLParser
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from interp.errors import RunFolderError
 from interp.results import Result, save
 from reports import embed, page, svg
-from reports.chapters import plain
+from reports.chapters import Chapter, Sentence, plain
 from reports.prose import formula, prose
 from tests.reports import synthetic
 
@@ -153,14 +154,19 @@ def test_an_analysis_without_a_chapter_gets_its_tables(tmp_path: Path, monkeypat
     assert (tmp_path / "run" / "word-counts" / "figures" / "score-maps.svg").exists()
 
 
-def test_analyses_share_a_page(tmp_path: Path):
+def test_analyses_share_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    found = page.find_chapter
+    other = SimpleNamespace(chapter=lambda result, run: Chapter("First", "?", lead=Sentence("A sentence of L1H1.")))
+    monkeypatch.setattr(page, "find_chapter", lambda analysis: other if analysis == "a-first-one" else found(analysis))
     small = only(synthetic.result(synthetic.SMALL), "heads", "kinds")
     save(small, tmp_path / "run")
     save(Result("a-first-one", {"kinds": small.tables["kinds"]}, small.provenance), tmp_path / "run")
     read = Reader(page.write(tmp_path / "run").read_text(encoding="utf-8"))
     assert read.having("section", id="a-first-one")
     assert read.having("section", id="induction-heads")
-    assert "one is an induction head" in read.text.split("What was run on what")[0]  # the one with a finding opens
+    opening, rest = read.text.split("What was run on what")
+    assert "one is an induction head" in opening  # the chapter with a sentence and a map opens the page
+    assert "A sentence of L1H1." in rest  # and the sentence of the other is in its own part
 
 
 def test_tables_without_room_are_named_with_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
