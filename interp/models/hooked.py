@@ -83,7 +83,7 @@ class HookedModel:
         """Longest input in tokens; None where positions are relative."""
         return context_length(self.module)
 
-    @property
+    @cached_property
     def d_vocab(self) -> int | None:
         """Size of the vocabulary; None where the model reads no tokens."""
         text = self.config.get_text_config() if hasattr(self.config, "get_text_config") else self.config
@@ -132,7 +132,8 @@ class HookedModel:
         sites: Collection[str | int] | None = None,
         keep: str | Collection[str] = (),
         grad: bool = False,
-        **inputs: Any,
+        inputs: Mapping[str, Any] | None = None,
+        **named: Any,
     ) -> Run:
         """One forward pass, read by probes and changed by edits.
 
@@ -145,15 +146,16 @@ class HookedModel:
             hooks: functions ``(tensor, hook) -> tensor or None`` by hook point, as TransformerLens names them.
             keep: "qk" keeps queries, keys and masks (:class:`~interp.attention.Traces`), "z" per-head outputs.
             grad: let gradients flow (to ``run.logits``, and from there back).
-            inputs: further arguments of the model's forward, such as ``pixel_values``; what a tokenizer gives
+            named: further arguments of the model's forward, such as ``pixel_values``; what a tokenizer gives
                 (``input_ids``, ``attention_mask``) is understood too.
+            inputs: such arguments as a mapping, where a name of theirs is one of those above.
 
         Raises:
             NeverReachedError: a probe, edit or hook was never reached. UserError: tokens do not fit the model, or it is
                 in training mode with dropout.
         """
         self._check_mode()
-        batch = self.inputs.batch(self, tokens, valid, decoder_tokens, decoder_valid, inputs)
+        batch = self.inputs.batch(self, tokens, valid, decoder_tokens, decoder_valid, {**(inputs or {}), **named})
         keep = frozenset([keep] if isinstance(keep, str) else keep)
         if unknown := keep - {"qk", "z"}:
             raise UserError(f"keep takes 'qk' and 'z'; got {sorted(unknown)}")

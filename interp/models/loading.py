@@ -1,33 +1,46 @@
-"""interp.load: whatever names a model → a HookedModel."""
+"""interp.load: whatever names or is a model → a HookedModel."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import importlib
+import re
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
 from transformers import PreTrainedModel
 
 from interp.errors import UserError
 from interp.models.checkpoints import check_finite, load_transformers, locate
 from interp.models.hooked import HookedModel
 from interp.models.huggingface import hook
+from interp.models.module import hook_module
 from interp.models.projections import Declaration
 
 if TYPE_CHECKING:
-    import torch
     from transformers import PreTrainedTokenizerBase
 
 __all__ = ["load"]
 
 
+_FACTORY = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
 def load(
-    model: str | PreTrainedModel,
+    model: str | nn.Module,
+    example: Any = None,
     *,
     device: str | torch.device | None = None,
     dtype: str | torch.dtype = "auto",
     revision: str | None = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     declarations: Sequence[Declaration] = (),
+    forward: Callable[..., Any] | None = None,
+    sites: Mapping[str, str] | Collection[str] | None = None,
+    n_ctx: int | None = None,
     trust_remote_code: bool = False,
     verify: bool = True,
     **from_pretrained: Any,
@@ -35,16 +48,20 @@ def load(
     """Load a model and put the attention core inside it.
 
     Args:
-        model: a bundled name (``smollm2-135m``, ``minilm``), a folder, a ``.gguf`` file, a hub name, or a transformers
-            model that is loaded already (it is hooked in place).
+        model: a bundled name (``smollm2-135m``, ``minilm``), a folder, a ``.gguf`` file, a hub name, a factory as
+            ``package.module:function``, a transformers model that is loaded already, or any ``nn.Module`` (both are
+            hooked in place).
+        example: for a module of one's own: what it is run on once, to find its attention (a tensor, a tuple or a dict
+            of arguments). Random token ids when it is left out and the module has an embedding.
         device: where to put it; pass ``device_map="auto"`` instead for a model larger than one device.
         dtype: of the weights; "auto" is what they were saved in.
         revision: branch, tag or commit of a hub model.
         tokenizer: for a model that is loaded already.
         declarations: names of projections, for attention modules that are not known.
+        forward, sites, n_ctx: for a module of one's own; see :func:`interp.models.module.hook_module`.
         trust_remote_code: run code that comes with a checkpoint; off unless asked for.
-        verify: compare the logits with the untouched model's once (three short forward passes);
-            the error found is in ``info["verify"]``.
+        verify: compare the output with the untouched model's once (a few short forward passes); the error found is in
+            ``info["verify"]``.
 
     Raises:
         UserError: no such model, damaged files, NaN in weights, attention that cannot be reached; it says what to do.
@@ -52,36 +69,118 @@ def load(
     """
     if device is not None and "device_map" in from_pretrained:
         raise UserError("device puts a whole model on one device, device_map spreads it over several: give one of them")
+    name = None
+    if isinstance(model, str) and _FACTORY.fullmatch(model):
+        name, (model, example) = model, _made_by(model, example)
     if isinstance(model, str):
-        checkpoint = locate(model, revision=revision)
-        loaded = load_transformers(
-            checkpoint, device=device, dtype=dtype, trust_remote_code=trust_remote_code, **from_pretrained
-        )
-        info: dict[str, Any] = {
-            "name": checkpoint.name,
-            "revision": checkpoint.revision,
-            "weights_sha256": checkpoint.weights_sha256,
-            "quantisation": checkpoint.quantisation,
-            "source": checkpoint.source,
-        }
-        module, tokenizer = loaded.model, tokenizer or loaded.tokenizer
-        head = loaded.output_head_loaded
-    elif isinstance(model, PreTrainedModel):
-        if device is not None or dtype != "auto" or revision is not None or from_pretrained:
-            raise UserError("a model that is loaded already keeps its device and dtype; move it before interp.load")
+        if example is not None or forward is not None or sites is not None:
+            raise UserError("example, forward and sites are for a module of one's own, not for a model by name")
+        hooked = _by_name(model, revision, device, dtype, trust_remote_code, tokenizer, declarations, from_pretrained)
+    elif isinstance(model, nn.Module):
+        if revision is not None or from_pretrained:
+            raise UserError("revision and from_pretrained's arguments are for models by name; this one is a module")
         check_finite(model)
-        name = getattr(model.config, "name_or_path", "") or type(model).__name__
-        info = {
-            "name": name,
-            "revision": None,
-            "weights_sha256": None,
-            "quantisation": None,
-            "source": "given in Python",
-        }
-        module, head = model, model.get_output_embeddings() is not None
+        _move(model, device, dtype)
+        info = _given_info(model, name)
+        if isinstance(model, PreTrainedModel):
+            head = model.get_output_embeddings() is not None
+            hooked = hook(model, tokenizer=tokenizer, info=info, output_head_loaded=head, declarations=declarations)
+        else:
+            hooked = hook_module(
+                model, _tokens_for(model) if example is None else example, forward=forward, sites=sites,
+                declarations=declarations, tokenizer=tokenizer, info=info, n_ctx=n_ctx,
+            )  # fmt: skip
     else:
-        raise UserError(f"interp.load takes a name, a path or a transformers model; got {type(model).__name__}")
-    hooked = hook(module, tokenizer=tokenizer, info=info, output_head_loaded=head, declarations=declarations)
+        raise UserError(f"interp.load takes a name, a path or a module; got {type(model).__name__}")
     if verify:
         hooked.info["verify"] = hooked.verify()
     return hooked
+
+
+def _by_name(
+    name: str, revision: str | None, device: Any, dtype: Any, trust_remote_code: bool,
+    tokenizer: PreTrainedTokenizerBase | None, declarations: Sequence[Declaration], from_pretrained: dict[str, Any],
+) -> HookedModel:  # fmt: skip
+    checkpoint = locate(name, revision=revision)
+    loaded = load_transformers(
+        checkpoint, device=device, dtype=dtype, trust_remote_code=trust_remote_code, **from_pretrained
+    )
+    info = {
+        "name": checkpoint.name,
+        "revision": checkpoint.revision,
+        "weights_sha256": checkpoint.weights_sha256,
+        "quantisation": checkpoint.quantisation,
+        "source": checkpoint.source,
+    }
+    return hook(
+        loaded.model, tokenizer=tokenizer or loaded.tokenizer, info=info,
+        output_head_loaded=loaded.output_head_loaded, declarations=declarations,
+    )  # fmt: skip
+
+
+def _made_by(factory: str, example: Any) -> tuple[nn.Module, Any]:
+    """The module that ``package.module:function`` makes, and its example, which the function may return beside it."""
+    path, _, name = factory.partition(":")
+    if "" not in sys.path:
+        sys.path.insert(0, "")  # a module beside the working directory, as `python -m` would find it
+    try:
+        function: Any = importlib.import_module(path)
+    except ImportError as error:
+        raise UserError(f"{factory}: the module {path} cannot be imported ({error})") from error
+    for part in name.split("."):
+        if not hasattr(function, part):
+            raise UserError(f"{factory}: {path} has no {part!r}; it has {', '.join(_public(function)[:8])}")
+        function = getattr(function, part)
+    try:
+        made = function()
+    except Exception as error:  # whatever a person's code raises is theirs to know
+        raise UserError(f"{factory}() raised {type(error).__name__}: {error}") from error
+    if isinstance(made, tuple) and len(made) == 2:
+        made, example = made[0], made[1] if example is None else example
+    if not isinstance(made, nn.Module):
+        raise UserError(
+            f"{factory}() must return a module, or a module and an example input; got {type(made).__name__}"
+        )
+    return made, example
+
+
+def _public(module: Any) -> list[str]:
+    return [name for name in vars(module) if not name.startswith("_")]
+
+
+def _move(model: nn.Module, device: Any, dtype: Any) -> None:
+    if device is not None:
+        model.to(torch.device(device))
+    if dtype != "auto":
+        model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
+
+
+def _given_info(model: nn.Module, name: str | None) -> dict[str, Any]:
+    config = getattr(model, "config", None)
+    known = name or getattr(config, "name_or_path", "") or type(model).__name__
+    return {
+        "name": known, "revision": None, "weights_sha256": parameters_sha256(model), "quantisation": None,
+        "source": f"factory {name}" if name else "given in Python",
+    }  # fmt: skip
+
+
+def parameters_sha256(model: nn.Module) -> str:
+    """Hash of a module's state: names, dtypes, shapes and bytes."""
+    digest = hashlib.sha256()
+    for key, tensor in model.state_dict().items():
+        digest.update(f"{key} {tensor.dtype} {list(tensor.shape)}".encode())
+        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _tokens_for(model: nn.Module) -> torch.Tensor:
+    """Random token ids for a module that begins with an embedding."""
+    embeddings = [child for child in model.modules() if isinstance(child, nn.Embedding)]
+    if not embeddings:
+        raise UserError(
+            f"{type(model).__name__} has no embedding, so what it takes is not known: give interp.load an example= "
+            "of its input (a tensor, a tuple or a dict of arguments)"
+        )
+    generator = torch.Generator().manual_seed(0)
+    shortest = min(child.num_embeddings for child in embeddings)
+    return torch.randint(0, embeddings[0].num_embeddings, (2, min(8, shortest)), generator=generator)

@@ -1,4 +1,4 @@
-"""Which hooked model an attention module belongs to: the one door through which every kind of model reaches the core."""
+"""Which hooked model an attention module belongs to: the door through which every kind of model reaches the core."""
 
 from __future__ import annotations
 

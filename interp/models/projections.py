@@ -179,6 +179,15 @@ def attention_modules(
     return [replace(attention, **place._asdict()) for attention, place in zip(found, places, strict=True)]
 
 
+def attention_module_at(
+    model: nn.Module, path: str, d_head: int, declarations: Sequence[Declaration] = ()
+) -> AttentionModule | None:
+    """One module, seen to compute attention over heads of ``d_head``; None where its projections are not known."""
+    module = model.get_submodule(path)
+    declared = next((d for d in (*declarations, *_KNOWN) if _fits(model, path, module, d)), None)
+    return None if declared is None else _read(model, path, module, replace(declared, d_head=declared.d_head or d_head))
+
+
 def head_weights(attention: AttentionModule) -> HeadWeights:
     """The per-head weights of an attention module.
 

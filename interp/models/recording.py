@@ -117,8 +117,12 @@ class Run:
 
     @property
     def logits(self) -> Tensor | None:
-        """The output's logits; None where it has none."""
-        return getattr(self.output, "logits", None)
+        """The output's logits, or the output itself (its first part) where it is [.., .., d_vocab]; None without."""
+        found = getattr(self.output, "logits", None)
+        if found is not None or hasattr(self.output, "last_hidden_state"):
+            return found
+        first = self.output[0] if isinstance(self.output, tuple) else self.output
+        return first if isinstance(first, Tensor) and first.ndim == 3 else None
 
     @property
     def probes(self) -> tuple[Probe, ...]:

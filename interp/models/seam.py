@@ -51,6 +51,11 @@ class Seam:
         self.watches: list[Watch] = []
         self.recording: Recording | None = None
 
+    @property
+    def active(self) -> bool:
+        """Whether anything is in force."""
+        return bool(self.recording or self.edits or self.hooks or self.watches)
+
     # Attention ---------------------------------------------------------------------------------------------------
 
     def attend(
@@ -62,9 +67,14 @@ class Seam:
         mask: Mask,
         scale: float | None = None,
         softcap: float | None = None,
+        first_edits: Sequence[Edit] = (),
     ) -> Float[Tensor, "batch head query d_head"]:
-        """Attention of one site by the core, with the probes, edits and hooks in force."""
+        """Attention of one site by the core, with the probes, edits and hooks in force.
+
+        ``first_edits`` are part of the model itself (``flex_attention``'s ``score_mod``) and act before all others.
+        """
         edits, recording = self._enter(site)
+        edits = [*first_edits, *edits]
         mask = site_mask(mask, site, self.recording, query.device)
         for hooks in self.hooks:
             query, key, value = hooks.on_inputs(site, query, key, value)
@@ -72,6 +82,7 @@ class Seam:
         if recording is None:
             output = attend(query, key, value, mask, scale, softcap, edits=edits, site=where)
         else:
+            mask = recording.shared(mask)
             numbers, probes = recording.probes_at(site, mask.cross)
             result = attend(query, key, value, mask, scale, softcap, probes=probes, edits=edits, site=where)
             output, readings = result if probes else (result, [])

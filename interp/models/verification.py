@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel
 
 from interp.attention.probes import MaxWeight
 from interp.errors import UserError
@@ -46,6 +47,8 @@ def verify(model: HookedModel) -> dict[str, Any]:
     from interp.models.huggingface import implementation
 
     arguments = _example_arguments(model)
+    training = model.module.training
+    model.module.eval()
     with model.seam.aside(), torch.no_grad():
         ours, what = _output(model.run(**arguments, probes=[MaxWeight()]).output)
         batch = _batch(model, arguments)
@@ -58,6 +61,7 @@ def verify(model: HookedModel) -> dict[str, Any]:
                         own["nudged"] = _output(model.module(**batch.arguments))[0]
         if not own:
             own["itself"] = _output(model.module(**batch.arguments))[0]
+    model.module.train(training)
     reference, *others = own
     valid = _valid_outputs(batch, ours)
     yardstick = _largest(own[reference] - own[others[0]], valid) if others else 0.0
@@ -78,6 +82,8 @@ def verify(model: HookedModel) -> dict[str, Any]:
 def _own_attention(model: HookedModel) -> tuple[str, ...]:
     """transformers' attention functions that the model has, the one to compare with first; none where it always
     computes its own."""
+    if not isinstance(model.module, PreTrainedModel):
+        return ()  # a module of someone's own is compared with itself left alone
     if getattr(model.module, "_supports_sdpa", False):
         return ("sdpa", "eager")
     return () if all(site.source == "softmax" for site in model.sites) else ("eager",)
@@ -105,9 +111,10 @@ def _example_arguments(model: HookedModel) -> dict[str, Any]:
 
 
 def _batch(model: HookedModel, arguments: dict[str, Any]) -> Batch:
-    given = [arguments.get(name) for name in ("tokens", "valid", "decoder_tokens")]
     rest = {name: value for name, value in arguments.items() if name not in ("tokens", "valid", "decoder_tokens")}
-    return model.inputs.batch(model, *given, None, rest)
+    rest |= rest.pop("inputs", {})
+    tokens, valid, decoder_tokens = (arguments.get(name) for name in ("tokens", "valid", "decoder_tokens"))
+    return model.inputs.batch(model, tokens, valid, decoder_tokens, None, rest)
 
 
 def _output(output: Any) -> tuple[Tensor, str]:
@@ -116,7 +123,7 @@ def _output(output: Any) -> tuple[Tensor, str]:
         found = getattr(output, name, None)
         if found is not None:
             return found, name
-    return output[0], "first output"
+    return (output, "output") if isinstance(output, Tensor) else (output[0], "first output")
 
 
 def _valid_outputs(batch: Batch, output: Tensor) -> Tensor | None:

@@ -1,0 +1,448 @@
+"""Any PyTorch module as a hooked model: its attention is found by running it once.
+
+While nothing is read or edited, the module computes exactly what it did before, with its own kernels. While something
+is, its calls of attention functions go through the core, and a softmax that it computes by hand is read and edited as
+it is.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from functools import partial
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from interp.errors import UserError
+from interp.models import projections
+from interp.models.hooked import HookedModel
+from interp.models.inputs import Batch, TransformersInputs
+from interp.models.interception import AttentionCall, How, Interceptor, SoftmaxCall, patched_flex
+from interp.models.sites import AttentionSite
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+__all__ = ["ModuleInputs", "hook_module"]
+
+_THREE_LINES = (
+    "the smallest change that helps is to let it call the core: "
+    "`from interp.attention import Mask, attend`, then `z = attend(q, k, v, Mask(causal=True))` in place of its "
+    "attention, with q, k and v as [batch, head, position, d_head]"
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Sighting:
+    """An attention call seen while a module ran."""
+
+    path: str
+    call_number: int
+    module: nn.Module
+    how: How
+    n_heads: int
+    n_kv_heads: int
+    d_head: int
+    shapes: str
+    mask: str
+    cross: bool
+
+    @property
+    def name(self) -> str:
+        path = self.path or type(self.module).__name__
+        return path if self.call_number == 0 else f"{path}#{self.call_number + 1}"
+
+
+def hook_module(
+    module: nn.Module,
+    example: Any,
+    *,
+    forward: Callable[..., Any] | None = None,
+    sites: Mapping[str, str] | Collection[str] | None = None,
+    declarations: Sequence[projections.Declaration] = (),
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    info: Mapping[str, Any] | None = None,
+    n_ctx: int | None = None,
+) -> HookedModel:
+    """Find a module's attention by running it once, and make it a hooked model.
+
+    Args:
+        module: any module; it is changed in nothing but a wrapper around its ``forward``.
+        example: what it is run on: a tensor (its first argument), a tuple of arguments, or a dict of named ones. Take
+            at least two sequences, so that batch and heads can be told apart.
+        forward: ``forward(module, **inputs)`` for a module that needs more than its inputs.
+        sites: keep only these sites, by name; a mapping also renames them. ``info["sites"]`` lists what was found and
+            how, to be confirmed.
+        declarations: which child is which projection, where head weights are wanted and the names are not known.
+        n_ctx: longest input.
+
+    Raises:
+        UserError: no attention was seen (it says what was found instead and what to change), or the module needs other
+            arguments.
+    """
+    _refuse_opaque(module)
+    inputs = ModuleInputs(module, example, forward)
+    seam = _Seam(module)
+    called = module if forward is None else _Called(module, forward)
+    seam.explore(called, inputs)
+    found = _chosen(seam.sightings, sites)
+    model = HookedModel(called, (), tokenizer=tokenizer, info=dict(info or {}), inputs=inputs)
+    model.sites = tuple(_site(i, name, seen, module, declarations) for i, (name, seen) in enumerate(found.items()))
+    seam.attach(model, {(s.path, s.call_number): site for s, site in zip(found.values(), model.sites, strict=True)})
+    model.n_ctx = inputs.n_ctx = n_ctx
+    model.d_vocab = inputs.d_vocab = seam.d_vocab
+    model.info |= {
+        "architecture": type(module).__name__,
+        "device": str(model.device),
+        "dtype": str(model.dtype).removeprefix("torch."),
+        "n_sites": len(model.sites),
+        "sites": [seam.describe(s) | {"site": name} for name, s in found.items()],
+        "model_built_patterns": [name for name, s in found.items() if _is_dense(s)],
+    }
+    return model
+
+
+class ModuleInputs(TransformersInputs):
+    """Inputs of any module: tokens are its first argument, everything else is passed by name."""
+
+    def __init__(self, module: nn.Module, example: Any, forward: Callable[..., Any] | None) -> None:
+        super().__init__()
+        self.n_ctx: int | None = None
+        self.d_vocab: int | None = None
+        signature = inspect.signature(_innermost(module).forward if forward is None else partial(forward, module))
+        self.names = [n for n, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD]
+        if isinstance(example, Mapping):
+            self.arguments = dict(example)
+        else:
+            given = example if isinstance(example, tuple) else (example,)
+            try:
+                self.arguments = dict(signature.bind(*given).arguments)
+            except TypeError as error:
+                raise UserError(
+                    f"{type(module).__name__}.forward{signature} does not take the example ({error}): pass example= "
+                    "as a dict or tuple of its arguments, or forward=lambda module, tokens: module(tokens, …)"
+                ) from error
+        if not self.arguments:
+            raise UserError("example= must hold at least one input: a tensor, a tuple or a dict of arguments")
+
+    def example(self, model: HookedModel) -> dict[str, Any]:
+        """The example that the module was explored on."""
+        return {"inputs": dict(self.arguments)}
+
+    def batch(
+        self, model: HookedModel, tokens: Any = None, valid: Tensor | None = None, decoder_tokens: Any = None,
+        decoder_valid: Any = None, inputs: Mapping[str, Any] = MappingProxyType({}),
+    ) -> Batch:  # fmt: skip
+        """Arguments by name, the tokens as the first of them."""
+        if decoder_tokens is not None or decoder_valid is not None:
+            raise UserError(f"{type(model.module).__name__} takes its inputs by name: {', '.join(self.names)}")
+        arguments = dict(inputs)
+        if tokens is not None:
+            first = self.names[0]
+            if first in arguments:
+                raise UserError(f"tokens are this module's first argument, {first!r}, which is given as well")
+            arguments[first] = self._tokens(tokens, model)
+        if valid is not None:
+            if "valid" not in self.names:
+                raise UserError(
+                    "how this module is told about padding is not known: pass it as the module's own argument, or give "
+                    "interp.load a forward=lambda module, tokens, valid: …"
+                )
+            arguments["valid"] = valid
+        if not arguments:
+            raise UserError(f"run() needs tokens or the module's own inputs: {', '.join(self.names)}")
+        device = model.device
+        moved = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in arguments.items()}
+        return Batch(moved, {} if valid is None else {"": valid.to(device)})
+
+    def _tokens(self, tokens: Any, model: HookedModel) -> Tensor:
+        if not isinstance(tokens, Tensor):
+            if len({len(row) for row in tokens}) > 1:
+                raise UserError(
+                    "sequences of different lengths need padding, which only the module's owner can arrange"
+                )
+            tokens = torch.as_tensor(tokens)
+        if not tokens.is_floating_point():
+            if self.n_ctx is not None and tokens.shape[-1] > self.n_ctx:
+                raise UserError(f"{tokens.shape[-1]} tokens are more than the module's context of {self.n_ctx}")
+            if self.d_vocab is not None and tokens.numel() and int(tokens.max()) >= self.d_vocab:
+                raise UserError(f"token ids must be below {self.d_vocab}; got {int(tokens.max())}")
+        return tokens
+
+
+def _innermost(module: nn.Module) -> nn.Module:
+    """The module whose forward names the inputs: that inside wrappers such as ``nn.DataParallel``."""
+    kinds = {p.kind for p in inspect.signature(module.forward).parameters.values()}
+    inner = getattr(module, "module", None)
+    if inspect.Parameter.VAR_POSITIONAL in kinds and isinstance(inner, nn.Module):
+        return _innermost(inner)
+    return module
+
+
+class _Called(nn.Module):
+    """A module behind a function of its owner's."""
+
+    def __init__(self, module: nn.Module, function: Callable[..., Any]) -> None:
+        super().__init__()
+        self.module, self.function = module, function
+
+    def forward(self, **inputs: Any) -> Any:
+        return self.function(self.module, **inputs)
+
+
+@dataclass(eq=False)
+class _Seam:
+    """Stands between a module and its attention calls."""
+
+    module: nn.Module
+    sightings: list[Sighting] = field(default_factory=list)
+    d_vocab: int | None = None
+    batch: int | None = None
+    model: HookedModel | None = None
+    places: dict[tuple[str, int], AttentionSite] = field(default_factory=dict)
+    stack: list[tuple[str, nn.Module]] = field(default_factory=list)
+    calls: Counter[str] = field(default_factory=Counter)
+    exploring: bool = False
+
+    # Watching -------------------------------------------------------------------------------------------------------
+
+    def explore(self, called: nn.Module, inputs: ModuleInputs) -> None:
+        """Run the module once and note every attention call."""
+        example = inputs.arguments
+        first = next((v for v in example.values() if isinstance(v, Tensor)), None)
+        self.batch = None if first is None or first.ndim == 0 else first.shape[0]
+        self._wrap()
+        self.exploring = True
+        training = self.module.training
+        self.module.eval()
+        try:
+            with torch.no_grad():
+                output = called(**example)
+        except TypeError as error:
+            raise UserError(
+                f"{type(self.module).__name__} could not be run on the example ({error}): pass example= as a dict of "
+                "its arguments, or forward=lambda module, **inputs: …"
+            ) from error
+        finally:
+            self.exploring = False
+            self.module.train(training)
+        if not self.sightings:
+            raise UserError(_nothing_seen(self.module))
+        if first is not None and not first.is_floating_point():
+            self.d_vocab = _vocabulary(self.module, output)
+
+    def attach(self, model: HookedModel, places: dict[tuple[str, int], AttentionSite]) -> None:
+        self.model, self.places = model, places
+
+    def _wrap(self) -> None:
+        """Watch the module's calls whenever it runs while something is read or edited."""
+        forward = self.module.forward
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            if not self.exploring and not self._active:
+                return forward(*args, **kwargs)
+            self.calls.clear()
+            self._note_batch(args, kwargs)
+            with ExitStack() as stack:
+                self._track(stack)
+                stack.enter_context(patched_flex(self, self.module))
+                stack.enter_context(Interceptor(self))
+                return forward(*args, **kwargs)
+
+        self.module.forward = watched  # type: ignore[method-assign]
+
+    def _track(self, stack: ExitStack) -> None:
+        """Keep track of which module runs. Only while watching: hooks keep PyTorch from its fast paths."""
+        self.stack = [("", self.module)]
+        for path, child in self.module.named_modules():
+            if path:
+                stack.callback(child.register_forward_pre_hook(partial(self._enter, path)).remove)
+                stack.callback(child.register_forward_hook(self._leave, always_call=True).remove)
+
+    @property
+    def _active(self) -> bool:
+        return self.model is not None and self.model.seam.active
+
+    def _note_batch(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        first = next((v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.ndim > 0), None)
+        self.batch = None if first is None else first.shape[0]
+
+    def _enter(self, path: str, module: nn.Module, args: Any) -> None:
+        self.stack.append((path, module))
+
+    def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
+        self.stack.pop()
+
+    def _here(self) -> tuple[str, nn.Module, int]:
+        path, module = self.stack[-1]
+        number = self.calls[path]
+        self.calls[path] += 1
+        return path, module, number
+
+    # Answering ------------------------------------------------------------------------------------------------------
+
+    def attention(self, call: AttentionCall) -> Tensor | None:
+        path, module, number = self._here()
+        if self.exploring:
+            q, k, mask = call.query, call.key, call.mask
+            shapes = f"query {list(q.shape)}, key {list(k.shape)}"
+            heads = (q.shape[1], k.shape[1], q.shape[3])
+            self.sightings.append(
+                Sighting(path, number, module, call.how, *heads, shapes, _mask_words(call), mask.cross)
+            )
+            return None
+        site = self.places.get((path, number))
+        if site is None or self.model is None:
+            return None
+        if call.dropout:
+            raise UserError(
+                f"{site.name} asks for attention dropout {call.dropout}: call eval() on the module before reading or "
+                "editing it"
+            )
+        mods = () if call.score_mod is None else (call.score_mod,)
+        q, k, v = _in_one_dtype(call.query, call.key, call.value)
+        return call.restore(self.model.seam.attend(site, q, k, v, call.mask, call.scale, None, mods))
+
+    def softmax(self, call: SoftmaxCall) -> Tensor | None:
+        path, module, number = self._here()
+        if self.exploring:
+            pattern = call.pattern
+            cross = pattern.shape[2] != pattern.shape[3]
+            shapes = f"pattern {list(pattern.shape)}"
+            heads = (pattern.shape[1], pattern.shape[1], 0)
+            self.sightings.append(Sighting(path, number, module, call.how, *heads, shapes, "as computed", cross))
+            return None
+        site = self.places.get((path, number))
+        if site is None or self.model is None:
+            return None
+        return call.restore(self.model.seam.read_dense(site, call.scores, call.pattern))
+
+    @staticmethod
+    def describe(sighting: Sighting) -> dict[str, Any]:
+        """What was recognised at a site, and how."""
+        return {
+            "path": sighting.path, "how": sighting.how, "n_heads": sighting.n_heads, "n_kv_heads": sighting.n_kv_heads,
+            "mask": sighting.mask, "shapes": sighting.shapes, "kind": "cross" if sighting.cross else "self",
+        }  # fmt: skip
+
+
+def _site(
+    layer: int, name: str, sighting: Sighting, module: nn.Module, declarations: Sequence[projections.Declaration]
+) -> AttentionSite:
+    return AttentionSite(
+        name=name,
+        layer=layer,
+        stack="",
+        kind="cross" if sighting.cross else "self",
+        path=sighting.path,
+        module=sighting.module,
+        n_heads=sighting.n_heads,
+        n_kv_heads=sighting.n_kv_heads,
+        d_head=sighting.d_head,
+        source="softmax" if _is_dense(sighting) else "core",
+        weights=partial(_weights, module, sighting, declarations),
+    )
+
+
+def _weights(
+    model: nn.Module, sighting: Sighting, declarations: Sequence[projections.Declaration]
+) -> projections.HeadWeights:
+    module = sighting.module
+    if isinstance(module, nn.MultiheadAttention):
+        return multi_head_weights(module)
+    width = sighting.d_head or None
+    known = None if width is None else projections.attention_module_at(model, sighting.path, width, declarations)
+    if known is not None:
+        return projections.head_weights(known)
+    raise UserError(
+        f"the projections around {sighting.name} ({type(module).__name__}) are not known, so it has no head weights; "
+        "declare them: interp.load(…, declarations=[Declaration(output='out', query='q', key='k', value='v')])"
+    )
+
+
+def multi_head_weights(module: nn.MultiheadAttention) -> projections.HeadWeights:
+    """Per-head weights of ``nn.MultiheadAttention``, as views."""
+    n_heads, d_head = module.num_heads, module.head_dim
+    if module.in_proj_weight is not None:
+        rows = module.in_proj_weight.chunk(3)
+    else:
+        rows = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
+    w_q, w_k, w_v = (w.unflatten(0, (n_heads, d_head)).transpose(1, 2) for w in rows)
+    bias = (None,) * 3 if module.in_proj_bias is None else module.in_proj_bias.view(3, n_heads, d_head)
+    w_o = module.out_proj.weight.T.unflatten(0, (n_heads, d_head))
+    return projections.HeadWeights(w_q, w_k, w_v, w_o, bias[0], bias[1], bias[2], module.out_proj.bias)
+
+
+def _in_one_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """What autocast would make of them, which acts below the place where calls are caught."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    return tuple(t.to(torch.get_autocast_dtype(device)) for t in tensors)
+
+
+def _is_dense(sighting: Sighting) -> bool:
+    return sighting.shapes.startswith("pattern")
+
+
+def _mask_words(call: AttentionCall) -> str:
+    mask = call.mask
+    words = ["causal"] if mask.causal else []
+    for name in ("key_valid", "allowed", "bias"):
+        value = getattr(mask, name)
+        if value is not None:
+            words.append(name.replace("_", " ") + (f" {list(value.shape)}" if isinstance(value, Tensor) else ""))
+    if call.score_mod is not None:
+        words.append("score_mod")
+    return ", ".join(words) or "none"
+
+
+def _chosen(sightings: list[Sighting], sites: Mapping[str, str] | Collection[str] | None) -> dict[str, Sighting]:
+    found = {sighting.name: sighting for sighting in sightings}
+    if sites is None:
+        return found
+    if unknown := [name for name in sites if name not in found]:
+        raise UserError(f"sites= names {', '.join(unknown)}; found were {', '.join(found)}")
+    if isinstance(sites, Mapping):
+        return {sites[name]: sighting for name, sighting in found.items() if name in sites}
+    return {name: sighting for name, sighting in found.items() if name in sites}
+
+
+def _vocabulary(module: nn.Module, output: Any) -> int | None:
+    """Size of the vocabulary of a module that takes token ids: rows of its first embedding."""
+    return next((child.num_embeddings for child in module.modules() if isinstance(child, nn.Embedding)), None)
+
+
+def _refuse_opaque(module: nn.Module) -> None:
+    """Compiled and scripted modules hide what they call."""
+    for path, child in module.named_modules():
+        where = path or "the module"
+        if isinstance(child, torch.jit.ScriptModule):
+            raise UserError(
+                f"{where} is a scripted module, which cannot be looked into; load the Python module it was made from"
+            )
+        if type(child).__name__ == "OptimizedModule":
+            raise UserError(
+                f"{where} is compiled, which hides its attention; load the module it was made from (`._orig_mod`), and "
+                "compile a copy for speed"
+            )
+        if getattr(child, "_compiled_call_impl", None) is not None:
+            raise UserError(
+                f"{where} was compiled in place by .compile(), which hides its attention; load it before that"
+            )
+
+
+def _nothing_seen(module: nn.Module) -> str:
+    named = [f"{p} ({type(m).__name__})" for p, m in module.named_modules() if "att" in type(m).__name__.lower()]
+    about = f"modules named after attention: {', '.join(named[:6])}" if named else "no module is named after attention"
+    return (
+        f"{type(module).__name__} ran, but no attention was seen: no call of scaled_dot_product_attention, "
+        f"MultiheadAttention or flex_attention, and no softmax over a product of two activations. {about}. If a "
+        f"compiled function or a kernel of its own computes it, {_THREE_LINES}"
+    )
