@@ -25,7 +25,7 @@ from reports.prose import formula, prose
 GROUP = "interp.reports"
 TEMPLATES = Path(__file__).parent / "templates"
 SCRIPTS = ("tables.js", "views.js", "text.js", "card.js", "maps.js", "start.js")
-INLINE = 350_000  # bytes of SVG; larger figures are shown as PNG
+INLINE = 600_000  # bytes of SVG; larger figures are shown as PNG
 _CONTENT = {".svg": "image/svg+xml", ".png": "image/png"}
 
 

@@ -8,8 +8,13 @@ async function follow() {
   if (!location.hash.startsWith("#rows/")) return null;
   const [place, where] = location.hash.slice("#rows/".length).split("?");
   const section = document.querySelector(`section.table[data-id="${CSS.escape(decodeURIComponent(place))}"]`);
-  if (section?.querySelector(".grid")) (await viewOf(section)).show(Object.fromEntries(new URLSearchParams(where ?? "")));
-  else section?.scrollIntoView();
+  if (!section) return null;
+  for (const earlier of document.querySelectorAll("section.table")) { // tables above it take their room first
+    if (earlier === section) break;
+    if (earlier.querySelector(".grid")) await viewOf(earlier);
+  }
+  if (section.querySelector(".grid")) (await viewOf(section)).show(Object.fromEntries(new URLSearchParams(where ?? "")));
+  else section.scrollIntoView();
   return null;
 }
 

@@ -160,7 +160,7 @@ class View {
     this.first = 0;
     this.update();
     this.section.classList.add("sought");
-    this.section.scrollIntoView({ block: "start" });
+    this.section.scrollIntoView({ block: "start", behavior: "instant" });
     this.input.focus({ preventScroll: true });
     setTimeout(() => this.section.classList.remove("sought"), 2500);
   }

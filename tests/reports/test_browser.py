@@ -107,6 +107,17 @@ def test_a_sentence_leads_to_the_rows_it_is_read_from(opened):
     assert cells(opened, "induction-heads/kinds", 1) == ["L18H6", "L17H3", "L17H4", "L20H1", "L22H5"]
 
 
+def test_the_address_of_rows_far_down_shows_them(browser, drawn: Path):
+    for tab in _open(browser, drawn, "#rows/induction-heads/behaviour?metric=copying_gain"):
+        section = tab.locator('section.table[data-id="induction-heads/behaviour"]')
+        section.locator("tbody tr").first.wait_for()
+        tab.wait_for_timeout(200)
+        box = section.bounding_box()
+        assert box is not None
+        assert 0 <= box["y"] < 200
+        assert cells(tab, "induction-heads/behaviour", 1) == ["copying_gain"]
+
+
 def test_a_head_has_a_card_with_all_that_is_known_of_it(browser, drawn: Path):
     for tab in _open(browser, drawn, "#L18H6"):
         card = tab.locator("#card")
