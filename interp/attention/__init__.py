@@ -1,8 +1,9 @@
 """The custom attention core: tensors in, tensors out. It knows no model."""
 
 from . import edits, probes
+from .bias import AlibiSlopes, RelativeBuckets
 from .core import NonFiniteError, attend
-from .mask import AlibiSlopes, Mask, RelativeBuckets
+from .mask import Mask
 from .reference import reference
 from .rows import Block, Rows, Site, SiteShape
 from .traces import Trace, Traces

@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .blocked import Call, blocked
+from .block import Call
+from .blocked import blocked
 from .edits import Edit
 from .mask import Mask
 from .probes import Probe, Reading
@@ -92,8 +93,10 @@ def attend(
                 f"{where}{type(probe).__name__} reads distances between queries and keys, which cross-attention "
                 "does not have; leave it out at this site"
             )
-    scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
-    call = Call(mask, scale, softcap, mine, site, block_rows)
+    if softcap is not None and not softcap > 0:
+        raise ValueError(f"{where}softcap must be above 0, or None for none; got {softcap}")
+    factor = float(query.shape[-1] ** -0.5 if scale is None else scale)
+    call = Call(mask, factor, softcap, mine, site, block_rows)
     output, readings = blocked(call, query, key, value, probes)
     if not torch.isfinite(output).all():
         raise NonFiniteError(where + _what_is_not_finite(query, key, value))
@@ -116,22 +119,22 @@ def _check_tensors(query: Tensor, key: Tensor, value: Tensor, where: str) -> Non
             f"{where}key and value must agree in batch, heads and length, query and key in batch and d_head; got "
             f"query {list(query.shape)}, key {list(key.shape)}, value {list(value.shape)}"
         )
-    if key.shape[1] == 0 or query.shape[1] % key.shape[1]:
+    if key.shape[1] == 0 or query.shape[1] == 0 or query.shape[1] % key.shape[1]:
         raise ValueError(
             f"{where}the number of query heads must be a multiple of the number of kv heads; got {query.shape[1]} and "
             f"{key.shape[1]}"
         )
+    if query.shape[3] == 0:
+        raise ValueError(f"{where}d_head must be at least 1; got query {list(query.shape)}")
 
 
 def _what_is_not_finite(query: Tensor, key: Tensor, value: Tensor) -> str:
     bad = [
-        name
-        for name, tensor in (("query", query), ("key", key), ("value", value))
-        if not torch.isfinite(tensor).all()
+        name for name, tensor in (("query", query), ("key", key), ("value", value)) if not torch.isfinite(tensor).all()
     ]
     if bad:
         return f"attention met NaN or infinity in {' and '.join(bad)}: look for it in what computes them"
-    largest = float(query.abs().max()), float(key.abs().max())
+    largest = float(query.detach().abs().max()), float(key.detach().abs().max())
     return (
         "attention gave NaN or infinity from finite inputs: scores overflow "
         f"(largest |query| {largest[0]:.3g}, |key| {largest[1]:.3g}), or the mask, bias or an edit holds NaN"

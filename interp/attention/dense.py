@@ -9,11 +9,14 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .blocked import row_blocks
-from .edits import Edit, GateHeads, KnockOut
-from .mask import BoundMask, Mask
+from .bias import FORBIDDEN
+from .block import compute_dtype, edit_scores
+from .blocked import row_blocks, show
+from .bound import BoundMask
+from .edits import Edit, GateHeads
+from .mask import Mask
 from .probes import Probe, Reading
-from .rows import FORBIDDEN, Rows, Site, SiteShape
+from .rows import Block, Rows, Site, SiteShape
 
 __all__ = ["mask_of_scores", "read_pattern"]
 
@@ -42,8 +45,9 @@ def read_pattern(
     Raises:
         ValueError: an edit or probe needs values or outputs, which are out of reach here.
     """
-    bound = mask.bind(*pattern.shape, pattern.device)
-    shape = SiteShape(*pattern.shape[:2], pattern.shape[1], *pattern.shape[2:], pattern.device, bound, site)
+    batch, n_heads, n_queries, n_keys = pattern.shape
+    bound = mask.bind(batch, n_heads, n_queries, n_keys, pattern.device)
+    shape = SiteShape(batch, n_heads, n_heads, n_queries, n_keys, pattern.device, bound, site)
     for probe in probes:
         if probe.needs & {"value", "weights", "grad_pattern"}:
             raise ValueError(
@@ -53,16 +57,15 @@ def read_pattern(
     readings = [Reading(probe, shape) for probe in probes]
     mine = [e for e in (edit.at(site) for edit in edits) if e is not None]
     for edit in mine:
-        edit.check(pattern.shape[1], site)
+        edit.check(n_heads, site)
         if edit.stage == "scale" or (edit.stage == "z" and not isinstance(edit, GateHeads)):
             raise ValueError(f"{type(edit).__name__} cannot be made on a pattern that the model has built itself")
     edited = []
     for start, stop in row_blocks(bound, None, torch.float32):
         rows = _block(scores, pattern, bound, mine, site, start, stop)
         with torch.no_grad():
-            seen = replace(rows, pattern=rows.pattern.detach().float())
-            for reading in readings:
-                reading.update(seen)
+            seen = replace(rows, pattern=rows.pattern.detach().to(compute_dtype(pattern)))
+            show(seen, readings)
         if mine:
             edited.append(_gated(rows, mine))
     return (torch.cat(edited, 2).to(pattern.dtype) if mine else pattern), readings
@@ -71,29 +74,22 @@ def read_pattern(
 def _block(
     scores: Tensor, pattern: Tensor, bound: BoundMask, edits: list[Edit], site: Site | None, start: int, stop: int
 ) -> Rows:
-    rows = Rows(
-        start=start, stop=stop, low=0, high=bound.n_keys, mask=bound, site=site, pattern=pattern[:, :, start:stop]
-    )  # fmt: skip
-    rows.edited = True  # statistics are read off the weights themselves
+    block = Block(start=start, stop=stop, low=0, high=bound.n_keys, mask=bound, site=site)
+    weights = pattern[:, :, start:stop]
     if any(edit.stage == "scores" for edit in edits):
-        block = scores[:, :, start:stop].float()
-        for edit in edits:
-            if isinstance(edit, KnockOut):
-                block = block.masked_fill(edit.forbidden(rows, block.shape[1]), FORBIDDEN)
-            elif edit.stage == "scores":
-                block = edit.apply(block, rows)
-        block = block.masked_fill(~rows.allowed, FORBIDDEN)
-        rows.pattern = torch.softmax(block, -1).masked_fill(block <= FORBIDDEN / 2, 0.0)
+        changed = edit_scores(edits, block, scores[:, :, start:stop].to(compute_dtype(scores)))
+        forbidden = ~block.readable
+        weights = torch.softmax(changed.masked_fill(forbidden, FORBIDDEN), -1).masked_fill(forbidden, 0.0)
     for edit in edits:
         if edit.stage == "pattern":
-            rows.pattern = edit.apply(rows.pattern, rows)
+            weights = edit.apply(weights, block)
     valid = None if bound.query_valid is None else bound.query_valid[:, None, start:stop]
-    empty = rows.n_allowed == 0
+    empty = ~block.readable.any(-1)
     if bool(empty.any()):
         valid = ~empty if valid is None else valid & ~empty
-        rows.pattern = rows.pattern.masked_fill(empty[..., None], 0.0)
-    rows.valid = valid
-    return rows
+        weights = weights.masked_fill(empty[..., None], 0.0)
+    # Statistics are read off the weights themselves: scores that the model keeps may still be scaled or masked
+    return Rows(**vars(block), pattern=weights, valid=valid, edited=True)
 
 
 def _gated(rows: Rows, edits: list[Edit]) -> Tensor:

@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from .mask import AlibiSlopes, Mask, RelativeBuckets
+from .bias import AlibiSlopes, RelativeBuckets
+from .mask import Mask
 
 __all__ = ["Reference", "reference"]
 
@@ -38,9 +39,9 @@ def reference(
     group = query.shape[1] // key.shape[1]
     query, key, value = query.double(), key.double(), value.double()
     key, value = key.repeat_interleave(group, dim=1), value.repeat_interleave(group, dim=1)
-    scale = query.shape[-1] ** -0.5 if scale is None else scale
+    factor = float(query.shape[-1] ** -0.5 if scale is None else scale)
 
-    scores = query @ key.transpose(-1, -2) * scale
+    scores = query @ key.transpose(-1, -2) * factor
     scores = scores if softcap is None else softcap * torch.tanh(scores / softcap)
     permitted, bias = _dense(mask, scores)
     scores = scores + bias
@@ -82,8 +83,8 @@ def _dense(mask: Mask, scores: Tensor) -> tuple[Tensor, Tensor]:
             for h in range(n_heads):
                 permitted[b, h] &= mask.allowed(torch.tensor(b), torch.tensor(h), at, to)
     bias = _dense_bias(mask, at, to)
-    permitted &= ~torch.isneginf(bias)
-    return permitted, bias.masked_fill(torch.isneginf(bias), 0.0)
+    forbidden = bias < -1e37  # −inf, or the lowest number of a dtype
+    return permitted & ~forbidden, bias.masked_fill(forbidden, 0.0)
 
 
 def _dense_bias(mask: Mask, at: Tensor, to: Tensor) -> Tensor:
@@ -91,7 +92,8 @@ def _dense_bias(mask: Mask, at: Tensor, to: Tensor) -> Tensor:
     if bias is None:
         return torch.zeros((), dtype=torch.float64)
     if isinstance(bias, Tensor):
-        return bias.double()
+        lowest = bias == torch.finfo(bias.dtype).min
+        return bias.double().masked_fill(lowest, float("-inf"))
     if isinstance(bias, AlibiSlopes):
         return bias.slopes.double()[:, None, None] * -(at - to).abs()
     if isinstance(bias, RelativeBuckets):

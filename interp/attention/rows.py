@@ -10,13 +10,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from .mask import BoundMask
+from .bound import BoundMask
 
 __all__ = ["Block", "Rows", "Site", "SiteShape"]
-
-FORBIDDEN = -1e30
-"""Score of a key that may not be read. Finite, so that its product with a zero weight is zero and not NaN; after
-subtracting any real score, exp of it is exactly zero."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +32,7 @@ class Site:
 
 @dataclass(frozen=True, eq=False)
 class SiteShape:
-    """The sizes of one attention call, given to a probe before the first block."""
+    """The sizes of one attention call, given to a probe before the first block; ``value`` where a probe needs it."""
 
     batch: int
     n_heads: int
@@ -58,6 +54,7 @@ class Block:
         low, high: its key range; keys outside weigh nothing.
         mask: the bound mask, which also knows positions.
         site: where in the model, or None.
+        cut: edges that a :class:`~interp.attention.edits.KnockOut` forbids beside the mask, or None.
     """
 
     start: int
@@ -66,6 +63,8 @@ class Block:
     high: int
     mask: BoundMask
     site: Site | None = None
+    cut: Bool[Tensor, "#batch head row key"] | None = field(default=None, repr=False)
+    _known: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     @property
     def query_index(self) -> Int[Tensor, " row"]:
@@ -82,25 +81,39 @@ class Block:
         """Indices of the block's keys."""
         return torch.arange(self.low, self.high, device=self.mask.device)
 
-    @cached_property
+    @property
     def allowed(self) -> Bool[Tensor, "#batch #head row key"]:
-        """Which keys each query of the block may read."""
-        return self.mask.allowed(self.start, self.stop, self.low, self.high)
+        """Which keys the mask lets each query of the block read."""
+        return self._once("allowed", lambda: self.mask.allowed(self.start, self.stop, self.low, self.high))
 
-    @cached_property
+    @property
     def n_allowed(self) -> Int[Tensor, "#batch #head row"]:
-        """How many keys each query may read."""
-        return self.allowed.sum(-1)
+        """How many keys the mask lets each query read."""
+        return self._once("n_allowed", lambda: self.allowed.sum(-1))
+
+    @property
+    def readable(self) -> Bool[Tensor, "#batch #head row key"]:
+        """Which keys each query may read when edges were cut as well."""
+        return self.allowed if self.cut is None else self.allowed & ~self.cut
+
+    def _once(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
+        """Computed when first asked for, and shared by all views of the block (``dataclasses.replace``)."""
+        if name not in self._known:
+            self._known[name] = compute()
+        return self._known[name]
 
 
 @dataclass(eq=False, kw_only=True)
 class Rows(Block):
     """A block of query rows, after the edits.
 
+    The memory of ``pattern`` and ``scores`` is used again for the next block: copy what is to be kept.
+
     Attributes:
         pattern: weights [batch, head, row, key]; exactly 0 where a key may not be read.
-        scores: pre-softmax scores (after scale, softcap and bias), :data:`FORBIDDEN` where a key may not be read;
-            None where there are none (a replayed pattern, a model that computed its own softmax, chance rows).
+        scores: pre-softmax scores (after scale, softcap, bias and edits), the lowest of all (−1e38) where a key may
+            not be read; None where no probe asked for them, and where there are none (a model that computes its own
+            softmax, chance rows).
         value: value vectors [batch, kv_head, key, d_head] of the key range.
         sink_weight: what the learned sink took of each row [batch, head, row], or None.
         valid: rows that take part in statistics, broadcastable to [batch, head, row]; None when all do.
@@ -121,17 +134,15 @@ class Rows(Block):
     @cached_property
     def max_weight(self) -> Float[Tensor, "batch head row"]:
         """Largest weight of each row."""
-        if self.high == self.low:
-            return self.pattern.new_zeros(self.pattern.shape[:-1])
         return self.pattern.amax(-1)
 
     @cached_property
     def lse(self) -> Float[Tensor, "batch head row"]:
-        """Log of the softmax's denominator, the sink included. Needs unedited scores."""
+        """Log of the softmax's denominator, the sink included."""
         if self.scores is None:
             raise ValueError("these rows have no scores, so no log-sum-exp; read the pattern instead")
-        log_sum = self.scores.logsumexp(-1)
-        return log_sum if self.sink_weight is None else log_sum - torch.log1p(-self.sink_weight)
+        log_sum, sinks = self.scores.logsumexp(-1), self.mask.mask.sinks
+        return log_sum if sinks is None else torch.logaddexp(log_sum, sinks.to(log_sum)[None, :, None])
 
     @cached_property
     def entropy(self) -> Float[Tensor, "batch head row"]:
@@ -141,7 +152,7 @@ class Rows(Block):
         ``Z = Σ exp(s − s_max)``, two terms that are never negative, so that sharp rows lose no digits.
         """
         pattern = self.pattern
-        if self.scores is None or self.edited or self.sink_weight is not None or self.high == self.low:
+        if self.scores is None or self.edited or self.sink_weight is not None:
             entropy = torch.special.entr(pattern).sum(-1)
             return entropy if self.sink_weight is None else entropy + torch.special.entr(self.sink_weight)
         largest = self.scores.amax(-1, keepdim=True)
@@ -159,15 +170,13 @@ class Rows(Block):
             keys: key indices; anything outside the keys (such as -1) does not exist.
         """
         exists = (keys >= 0) & (keys < self.mask.n_keys)
-        inside = exists & (keys >= self.low) & (keys < self.high)
+        inside = (keys >= self.low) & (keys < self.high)
         query = self.query_index[None, None, :, None]
-        permitted = exists & self.mask.permits(query, keys.clamp(0, max(self.mask.n_keys - 1, 0)))
-        sizes = torch.broadcast_shapes(self.pattern.shape[:3], keys.shape[:3])
-        if self.high == self.low:
-            return self.pattern.new_zeros((*sizes, keys.shape[-1])), permitted
-        column = (keys - self.low).clamp(0, self.high - self.low - 1).expand(*sizes, keys.shape[-1])
-        weights = self.pattern.expand(*sizes, self.pattern.shape[-1]).gather(-1, column)
-        return torch.where(inside, weights, torch.zeros_like(weights)), permitted
+        permitted = exists & self.mask.permits(query, keys.clamp(0, self.mask.n_keys - 1))
+        sizes = (*torch.broadcast_shapes(self.pattern.shape[:3], keys.shape[:3]), keys.shape[-1])
+        column = (keys - self.low).clamp(0, self.high - self.low - 1).long().expand(sizes)
+        weights = self.pattern.expand(*sizes[:3], -1).gather(-1, column)
+        return weights.masked_fill(~inside, 0.0), permitted
 
     def at_offset(self, offset: int) -> Float[Tensor, "batch head row"]:
         """Weight on the key ``offset`` before each query (after it, when negative); 0 where there is none."""
@@ -178,3 +187,9 @@ class Rows(Block):
         if first < last:
             weights[..., first:last] = self.pattern.diagonal(shift, -2, -1)
         return weights
+
+    def of_queries(self, labels: Int[Tensor, "#batch key"]) -> Int[Tensor, "#batch row"]:
+        """Each query's own label, where labels are given per key; −1 for a query that stands at no key."""
+        at = self.query_key_index
+        exists = (at >= 0) & (at < self.mask.n_keys)
+        return labels[:, at.clamp(0, self.mask.n_keys - 1)].masked_fill(~exists, -1)

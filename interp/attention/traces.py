@@ -7,13 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .blocked import Call, compute_rows, row_blocks
-from .mask import BoundMask, Mask
+from .block import Call, compute_dtype, compute_rows
+from .blocked import row_blocks
+from .bound import BoundMask
+from .mask import Mask
 from .rows import Rows, Site
 
 __all__ = ["Trace", "Traces"]
@@ -30,20 +33,24 @@ class Trace:
     softcap: float | None
     site: Site | None = None
 
-    @property
+    @cached_property
     def bound(self) -> BoundMask:
-        return self.mask.bind(*self.query.shape[:3], self.key.shape[2], self.query.device)
+        """The mask at the sizes of the call."""
+        batch, n_heads, n_queries, _ = self.query.shape
+        return self.mask.bind(batch, n_heads, n_queries, self.key.shape[2], self.query.device)
 
     def rows(self, start: int, stop: int, keep_scores: bool = False) -> Rows:
         """Pattern rows ``[start, stop)`` as the run had them, without edits."""
         with torch.no_grad():
-            dtype = torch.float64 if self.query.dtype is torch.float64 else torch.float32
             call = Call(self.mask, self.scale, self.softcap, site=self.site)
             query = self.query[:, :, start:stop]
-            return compute_rows(call, self.bound, query, self.key.to(dtype), start, stop, keep_scores)
+            return compute_rows(
+                call, self.bound, query, self.key.to(compute_dtype(self.query)), start, stop, keep_scores
+            )
 
     @property
     def nbytes(self) -> int:
+        """Bytes that the queries and keys hold."""
         return self.query.nbytes + self.key.nbytes
 
 

@@ -1,0 +1,341 @@
+"""What is collected over all rows of a sequence: norm-weighted statistics, keys, edges, whole rows, heads, words."""
+
+# ruff: noqa: D102 (what the methods are for, Probe says)
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp.attention.rows import Rows, SiteShape
+
+from .base import Measured, Probe, RowMean, Sums, per_key, required
+
+__all__ = [
+    "HeadDivergence",
+    "MassReceived",
+    "NormWeighted",
+    "SelectedRows",
+    "StrongestEdges",
+    "StrongestGroup",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class NormWeighted(Probe):
+    """A row statistic on weights α_j ‖f(x_j)‖, normalised per row (Kobayashi et al. 2020), beside plain weights α_j.
+
+    f(x_j) is the value vector after the head's W_O. A key whose value is small adds little however large its weight.
+
+    Args:
+        probe: any probe of single rows, such as ``PositionMass([0])``.
+    """
+
+    probe: RowMean
+    needs: ClassVar[frozenset[str]] = frozenset({"value", "weights"})
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.probe, RowMean) or "grad_pattern" in self.probe.needs:
+            raise ValueError(f"NormWeighted takes a statistic of single rows; got {type(self.probe).__name__}")
+
+    @property
+    def name(self) -> str:
+        return f"norm_weighted_{self.probe.name}"
+
+    @property
+    def aligned(self) -> bool:  # type: ignore[override]
+        return self.probe.aligned
+
+    def axes(self) -> tuple[tuple[str, Sequence[object]], ...]:
+        return self.probe.axes()
+
+    def start(self, shape: SiteShape) -> tuple[Sums, Tensor]:
+        if shape.site is None or shape.site.weights is None or shape.value is None:
+            raise ValueError(
+                "NormWeighted needs the site's W_O: call attend with site=Site(name, weights=...), "
+                "or run it through a HookedModel whose projections are known"
+            )
+        w_o = shape.site.weights().W_O.to(device=shape.device, dtype=shape.value.dtype)  # type: ignore[attr-defined]
+        # ‖v W_O‖ = ‖v Rᵀ‖ for W_Oᵀ = QR, on d_head × d_head instead of d_head × d_model
+        r = torch.linalg.qr(w_o.transpose(-1, -2), mode="r").R
+        value = shape.value.repeat_interleave(shape.n_heads // shape.n_kv_heads, dim=1)
+        return self.probe.start(shape), (value @ r.transpose(-1, -2)).norm(dim=-1)
+
+    def update(self, state: tuple[Sums, Tensor], rows: Rows) -> None:
+        sums, norms = state
+        weighted = rows.pattern * norms[:, :, None, rows.low : rows.high]
+        total = weighted.sum(-1, keepdim=True)
+        weighted = weighted / total.clamp_min(torch.finfo(weighted.dtype).tiny)
+        self.probe.update(sums, replace(rows, pattern=weighted, scores=None, sink_weight=None, edited=True))
+
+    def finish(self, state: tuple[Sums, Tensor]) -> Measured:
+        return self.probe.finish(state[0])
+
+
+@dataclass(frozen=True, eq=False)
+class MassReceived(Probe):
+    """Mean weight that each key receives from the rows that may read it: [batch, head, key]."""
+
+    def start(self, shape: SiteShape) -> tuple[Tensor, Tensor]:
+        total = torch.zeros(shape.batch, shape.n_heads, shape.n_keys, dtype=torch.float64, device=shape.device)
+        return total, torch.zeros(shape.batch, shape.n_heads, shape.n_keys, dtype=torch.long, device=shape.device)
+
+    def axes(self) -> tuple[tuple[str, Sequence[object]], ...]:
+        return (("key", ()),)
+
+    def update(self, state: tuple[Tensor, Tensor], rows: Rows) -> None:
+        total, count = state
+        pattern, allowed = rows.pattern, rows.allowed
+        if rows.valid is not None:
+            pattern = torch.where(rows.valid[..., None], pattern, torch.zeros_like(pattern))
+            allowed = allowed & rows.valid[..., None]
+        total[..., rows.low : rows.high] += pattern.sum(-2, dtype=torch.float64)
+        count[..., rows.low : rows.high] += allowed.sum(-2)
+
+    def finish(self, state: tuple[Tensor, Tensor]) -> Measured:
+        total, count = state
+        return Measured(total / count, count)
+
+
+@dataclass(frozen=True, eq=False)
+class StrongestEdges(Probe):
+    """The k largest weights of each sequence and head: values [batch, head, k, 3] of (weight, query, key).
+
+    Fewer than k edges leave weight 0 and indices −1. Among equal weights the earlier edge comes first.
+    """
+
+    k: int = 10
+
+    def __post_init__(self) -> None:
+        if self.k < 1:
+            raise ValueError(f"StrongestEdges needs k of at least 1; got {self.k}")
+
+    def axes(self) -> tuple[tuple[str, Sequence[object]], ...]:
+        return (("rank", list(range(self.k))), ("edge", ["weight", "query", "key"]))
+
+    def start(self, shape: SiteShape) -> list[Tensor]:
+        weight = torch.zeros(shape.batch, shape.n_heads, self.k, dtype=torch.float64, device=shape.device)
+        index = torch.full_like(weight, -1, dtype=torch.long)
+        return [weight, index, index.clone()]
+
+    def update(self, state: list[Tensor], rows: Rows) -> None:
+        pattern = rows.pattern
+        if rows.valid is not None:
+            pattern = torch.where(rows.valid[..., None], pattern, torch.zeros_like(pattern))
+        size, width = state[0].shape[:2], rows.high - rows.low
+        weight, index = _first_largest(pattern.flatten(-2), self.k)
+        query, key = index // width + rows.start, index % width + rows.low
+        found = (weight, query.where(weight > 0, -1), key.where(weight > 0, -1))
+        # The state's edges are earlier than the block's, and the sort is stable
+        merged = [
+            torch.cat([old, new.to(old.dtype).expand(*size, -1)], -1) for old, new in zip(state, found, strict=True)
+        ]
+        order = merged[0].argsort(dim=-1, descending=True, stable=True)[..., : self.k]
+        state[:] = [part.gather(-1, order) for part in merged]
+
+    def finish(self, state: list[Tensor]) -> Measured:
+        weight, query, key = state
+        return Measured(torch.stack([weight, query.double(), key.double()], -1), (query >= 0)[..., None])
+
+
+@dataclass(frozen=True, eq=False)
+class SelectedRows(Probe):
+    """Chosen pattern rows in full: [batch, head, row, key].
+
+    Args:
+        queries: row indices; all rows of a long sequence would be the T×T pattern, so choose.
+
+    A row that is padding, or may read no key, is NaN with n = 0.
+    """
+
+    queries: Sequence[int] = ()
+
+    def axes(self) -> tuple[tuple[str, Sequence[object]], ...]:
+        return (("query", list(self.queries)), ("key", ()))
+
+    def start(self, shape: SiteShape) -> tuple[Tensor, Tensor]:
+        """Nothing seen yet: (weights, which rows were seen)."""
+        outside = [q for q in self.queries if not 0 <= q < shape.n_queries]
+        if outside:
+            raise ValueError(f"SelectedRows.queries must lie in 0 … {shape.n_queries - 1}; got {outside}")
+        size = (shape.batch, shape.n_heads, len(self.queries))
+        weights = torch.zeros(*size, shape.n_keys, dtype=torch.float64, device=shape.device)
+        return weights, torch.zeros(*size, 1, dtype=torch.bool, device=shape.device)
+
+    def update(self, state: tuple[Tensor, Tensor], rows: Rows) -> None:
+        """Take in those of the chosen rows that the block holds."""
+        weights, seen = state
+        for place, query in enumerate(self.queries):
+            if rows.start <= query < rows.stop:
+                at = query - rows.start
+                weights[:, :, place, rows.low : rows.high] = rows.pattern[:, :, at].double()
+                seen[:, :, place] = True if rows.valid is None else rows.valid[:, :, at, None]
+
+    def finish(self, state: tuple[Tensor, Tensor]) -> Measured:
+        """The rows."""
+        weights, seen = state
+        return Measured(weights.masked_fill(~seen, float("nan")), seen.long())
+
+
+@dataclass(frozen=True, eq=False)
+class HeadDivergence(Probe):
+    """Pairwise Jensen–Shannon divergence between the rows of a site's heads: [batch, head, head], nats, ≤ ln 2.
+
+    A sink counts as one more outcome. Eligible are rows that neither head has empty.
+    """
+
+    def axes(self) -> tuple[tuple[str, Sequence[object]], ...]:
+        return (("other_head", ()),)
+
+    def start(self, shape: SiteShape) -> Sums:
+        """Nothing summed yet."""
+        return Sums((shape.batch, shape.n_heads, shape.n_heads), shape.device)
+
+    def update(self, state: Sums, rows: Rows) -> None:
+        """Add a block's rows."""
+        pattern = rows.pattern
+        if rows.sink_weight is not None:
+            pattern = torch.cat([pattern, rows.sink_weight[..., None]], -1)
+        own = torch.special.entr(pattern).sum(-1)
+        n_heads = pattern.shape[1]
+        divergence = pattern.new_zeros(*pattern.shape[:3], n_heads)
+        for head in range(n_heads - 1):
+            middle = (pattern[:, head : head + 1] + pattern[:, head + 1 :]) / 2
+            mixed = torch.special.entr(middle).sum(-1)
+            # Rounding may leave −1e−8 where two rows are equal
+            apart = (mixed - (own[:, head : head + 1] + own[:, head + 1 :]) / 2).clamp_min(0)
+            divergence[:, head, :, head + 1 :] = apart.transpose(1, 2)
+            divergence[:, head + 1 :, :, head] = apart
+        valid = torch.ones(1, 1, divergence.shape[2], dtype=torch.bool, device=pattern.device)
+        valid = valid if rows.valid is None else rows.valid
+        state.add(divergence, valid[..., None] & valid.transpose(1, 2)[:, None])
+
+    def finish(self, state: Sums) -> Measured:
+        """The means."""
+        return state.mean()
+
+
+class _Open(NamedTuple):
+    """A word some of whose rows may still come."""
+
+    group: Tensor  # []: which word
+    total: Tensor  # [head, key_group]: its rows' weights, summed
+    n_rows: Tensor  # [head]
+
+
+@dataclass
+class _Words:
+    choice: Tensor  # [batch, head, query_group]: strongest group, −1 where there was none
+    weight: Tensor  # [batch, head, query_group]: weight on it
+    open: list[_Open | None]  # one per sequence
+
+
+@dataclass(frozen=True, eq=False)
+class StrongestGroup(Probe):
+    """Strongest *word* for each word, where words are groups of consecutive tokens (Clark et al. 2019).
+
+    Weights to a split word are summed over its tokens, weights from a split word are averaged over its rows. The word
+    itself, and keys without a word, are left out of the choice.
+
+    Args:
+        groups: word of each token, non-decreasing where ≥ 0, −1 for none (separators, padding); [key] or [batch, key].
+        n_groups: number of words.
+
+    Values: [batch, head, word, 2] of (strongest word or −1, its weight). Queries and keys must be the same tokens.
+    """
+
+    groups: Int[Tensor, "#batch key"] | None = None
+    n_groups: int = 0
+    aligned: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        required(self, "groups")
+        assert self.groups is not None
+        groups = self.groups[None] if self.groups.ndim == 1 else self.groups
+        for row in groups:
+            real = row[row >= 0]
+            if (real[1:] < real[:-1]).any():
+                raise ValueError("StrongestGroup.groups must not decrease along the tokens: words are consecutive")
+            if real.numel() and int(real.max()) >= self.n_groups:
+                raise ValueError(f"StrongestGroup.groups names word {int(real.max())}, n_groups is {self.n_groups}")
+
+    def axes(self) -> tuple[tuple[str, Sequence[object]], ...]:
+        return (("group", list(range(self.n_groups))), ("choice", ["group", "weight"]))
+
+    def start(self, shape: SiteShape) -> _Words:
+        """No word seen yet."""
+        size = (shape.batch, shape.n_heads, self.n_groups)
+        choice = torch.full(size, -1, dtype=torch.long, device=shape.device)
+        return _Words(choice, torch.zeros(size, dtype=torch.float64, device=shape.device), [None] * shape.batch)
+
+    def update(self, state: _Words, rows: Rows) -> None:
+        """Sum a block's rows by word, and choose for each word that has ended."""
+        batch, n_heads, n_rows = rows.mask.batch, rows.mask.n_heads, rows.stop - rows.start
+        groups = per_key(self, "groups", rows)
+        query_group = rows.of_queries(groups).expand(batch, -1)
+        key_group = groups[:, rows.low : rows.high].expand(batch, -1)
+        valid = (
+            torch.ones(1, 1, n_rows, dtype=torch.bool, device=rows.pattern.device) if rows.valid is None else rows.valid
+        )
+        pattern, valid = rows.pattern.expand(batch, n_heads, -1, -1), valid.expand(batch, n_heads, -1)
+        for b in range(batch):
+            self._add(state, b, pattern[b], query_group[b], key_group[b], valid[b])
+
+    def _add(
+        self, state: _Words, b: int, pattern: Tensor, query_group: Tensor, key_group: Tensor, valid: Tensor
+    ) -> None:
+        in_word = query_group >= 0
+        words, place = torch.unique_consecutive(query_group[in_word], return_inverse=True)
+        if not len(words):
+            return
+        # Tokens without a word go to one column, and one row, more, which are dropped
+        column = torch.where(key_group >= 0, key_group, self.n_groups)
+        row = torch.full_like(query_group, len(words)).masked_scatter(in_word, place)
+        by_key = pattern.new_zeros(*pattern.shape[:2], self.n_groups + 1).index_add_(-1, column, pattern)[..., :-1]
+        counted = valid.double()
+        total = counted.new_zeros(len(by_key), len(words) + 1, self.n_groups)
+        total = total.index_add_(1, row, by_key * counted[..., None])[:, :-1]
+        n_rows = counted.new_zeros(len(by_key), len(words) + 1).index_add_(1, row, counted)[:, :-1]
+        if (before := state.open[b]) is not None:
+            if before.group == words[0]:
+                total[:, 0] += before.total
+                n_rows[:, 0] += before.n_rows
+            else:
+                self._close(state, b, before.group[None], before.total[:, None], before.n_rows[:, None])
+        self._close(state, b, words[:-1], total[:, :-1], n_rows[:, :-1])
+        state.open[b] = _Open(words[-1], total[:, -1], n_rows[:, -1])
+
+    def _close(self, state: _Words, b: int, words: Tensor, total: Tensor, n_rows: Tensor) -> None:
+        mean = total / n_rows[..., None].clamp_min(1)
+        mean[:, torch.arange(len(words)), words] = -1.0  # a word does not choose itself
+        weight, choice = mean.max(-1)
+        found = weight > 0
+        state.weight[b, :, words] = weight.where(found, 0.0)
+        state.choice[b, :, words] = choice.where(found, -1)
+
+    def finish(self, state: _Words) -> Measured:
+        """Choices of all words."""
+        for b, last in enumerate(state.open):
+            if last is not None:
+                self._close(state, b, last.group[None], last.total[:, None], last.n_rows[:, None])
+        values = torch.stack([state.choice.double(), state.weight], dim=-1)
+        return Measured(values, (state.choice >= 0).long()[..., None])
+
+
+def _first_largest(x: Float[Tensor, "*batch n"], k: int) -> tuple[Tensor, Tensor]:
+    """The k largest values and their places, in falling order; of equal values the first, where topk takes any."""
+    n, k = x.shape[-1], min(k, x.shape[-1])
+    weight, place = x.topk(k, dim=-1)
+    least = weight[..., -1:]
+    if bool(((x == least).sum(-1) > (weight == least).sum(-1)).any()):
+        rank, n_above = torch.arange(k, device=x.device), (weight > least).sum(-1, keepdim=True)
+        tied = torch.where(x == least, torch.arange(n, device=x.device), n).topk(k, dim=-1, largest=False).values
+        place = torch.where(rank < n_above, place, tied.gather(-1, (rank - n_above).clamp_min(0)))
+    place, order = place.sort(dim=-1)
+    weight, order = weight.gather(-1, order).sort(dim=-1, descending=True, stable=True)
+    return weight, place.gather(-1, order)
