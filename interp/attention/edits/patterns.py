@@ -97,7 +97,7 @@ class ReplaceRows(Edit):
             here = ((queries >= block.start) & (queries < block.stop)).nonzero().flatten()
             if not len(here):
                 continue
-            chosen = self._permitted(weights[:, here].to(x), queries[here], head, block)
+            chosen = self._permitted(weights[:, here.to(weights.device)].to(x), queries[here], head, block)
             rows = chosen[..., block.low : block.high].expand(x.shape[0], -1, -1)
             new = x[:, head].index_copy(1, queries[here] - block.start, rows)
             x = put(x, [head], new[:, None])

@@ -276,7 +276,7 @@ class StrongestGroup(Probe):
     def update(self, state: _Words, rows: Rows) -> None:
         """Sum a block's rows by word, and choose for each word that has ended."""
         batch, n_heads, n_rows = rows.mask.batch, rows.mask.n_heads, rows.stop - rows.start
-        groups = per_key(self, "groups", rows)
+        groups = per_key(self, "groups", rows).long()
         query_group = rows.of_queries(groups).expand(batch, -1)
         key_group = groups[:, rows.low : rows.high].expand(batch, -1)
         valid = (
@@ -308,11 +308,11 @@ class StrongestGroup(Probe):
             else:
                 self._close(state, b, before.group[None], before.total[:, None], before.n_rows[:, None])
         self._close(state, b, words[:-1], total[:, :-1], n_rows[:, :-1])
-        state.open[b] = _Open(words[-1], total[:, -1], n_rows[:, -1])
+        state.open[b] = _Open(words[-1], total[:, -1].clone(), n_rows[:, -1].clone())
 
     def _close(self, state: _Words, b: int, words: Tensor, total: Tensor, n_rows: Tensor) -> None:
         mean = total / n_rows[..., None].clamp_min(1)
-        mean[:, torch.arange(len(words)), words] = -1.0  # a word does not choose itself
+        mean[:, torch.arange(len(words), device=words.device), words] = -1.0  # a word does not choose itself
         weight, choice = mean.max(-1)
         found = weight > 0
         state.weight[b, :, words] = weight.where(found, 0.0)

@@ -75,7 +75,7 @@ def cases(draw: st.DrawFn, dtypes: Sequence[torch.dtype] = (torch.float32,), ord
     sizes, g = (batch, n_heads, n_queries, n_keys), torch.Generator().manual_seed(seed)
     mask = Mask(
         causal="causal" in order or order == "offset",
-        window=draw(st.integers(1, 2 * n_keys)) if "window" in order else None,
+        window=draw(st.integers(1, 2 * n_keys)) if "window" in order or order == "offset" else None,
         key_valid=draw(st.sampled_from((None, padding(batch, n_keys, "left", g), padding(batch, n_keys, "right", g)))),
         allowed=draw(st.sampled_from((None, None, *_allowed(sizes, g)))),
         bias=draw(st.sampled_from((None, None, *_biases(sizes, dtype, g)))),

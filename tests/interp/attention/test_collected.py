@@ -150,7 +150,7 @@ def words_of(batch: int, n_keys: int, g: torch.Generator) -> Tensor:
 def test_strongest_group(case: Case, seed: int, block_rows: int | None) -> None:
     batch, _, _, n_keys = case.sizes
     groups = words_of(batch, n_keys, torch.Generator().manual_seed(seed))
-    probe = probes.StrongestGroup(groups, n_keys)
+    probe = probes.StrongestGroup(groups.int(), n_keys)
     _, (reading,) = attend(*case.arguments, probes=[probe], block_rows=block_rows)
     assert_close(reading.values, strongest_group(seen(case), groups, n_keys), rtol=0, atol=1e-12)
     assert (reading.n[..., 0].bool() == (reading.values[..., 0] >= 0)).all()

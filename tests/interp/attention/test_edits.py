@@ -149,6 +149,14 @@ def test_uniform_rows_leave_a_sink_its_share() -> None:
     assert_close(spread.values, expected.mean(-1), rtol=0, atol=1e-5)
 
 
+def test_what_a_replaced_row_leaves_is_the_sinks() -> None:
+    row = torch.tensor([[0.5, 0.25, 0, 0, 0, 0, 0]])
+    made = [edits.ReplaceRows({h: (range(1, 7), row.expand(6, 7)) for h in range(6)})]
+    case = Case(*tensors(), Mask(causal=True, sinks=torch.arange(6.0)))
+    _, (spread,) = attend(*case.arguments, probes=[probes.Entropy(first_position=1)], edits=made)
+    assert_close(spread.values, torch.full((2, 6), 1.5 * math.log(2)).double(), rtol=0, atol=1e-6)
+
+
 # Permutations --------------------------------------------------------------------------------------------------------
 
 

@@ -55,12 +55,12 @@ def row_probes(case: Case, seed: int) -> dict[str, Made]:
         "position_mass": (probes.PositionMass([0, 2, 99]), position_mass([0, 2, 99])),
         "later rows": (probes.PositionMass([0], first_position=2), position_mass([0], 2)),
         "label_mass": (probes.LabelMass(labels, 3), label_mass(labels, 3)),
-        "label_mass of all": (probes.LabelMass(one_for_all[0], 3), label_mass(one_for_all, 3)),
+        "label_mass of all": (probes.LabelMass(one_for_all[0].int(), 3), label_mass(one_for_all, 3)),
         "target_mass": (probes.TargetMass(targets), target_mass(targets)),
         "target_mass of all": (probes.TargetMass(targets[0].int()), target_mass(targets[:1])),
         **{
             f"label_match {shift}": (
-                probes.LabelMatch(labels, shift, query_labels), label_match(labels, shift, query_labels)
+                probes.LabelMatch(labels.int(), shift, query_labels), label_match(labels, shift, query_labels)
             ) for shift in (0, 1, -1, 50)
         },
     }  # fmt: skip
