@@ -3,22 +3,31 @@
 from typing import Any
 
 import torch
-import transformers as hf
+import transformers
 
-TOKENS = {"vocab_size": 97, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
-GPT = TOKENS | {"n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 128}
-SIZES = TOKENS | {
+import interp
+
+hf: Any = transformers  # its configs take what they are given; their types do not say so
+
+TOKENS: dict[str, Any] = {"vocab_size": 97, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0}
+GPT: dict[str, Any] = TOKENS | {"n_embd": 48, "n_layer": 3, "n_head": 6, "n_positions": 128}
+SIZES: dict[str, Any] = TOKENS | {
     "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
     "max_position_embeddings": 128,
 }  # fmt: skip
-GROUPED = SIZES | {"num_hidden_layers": 3, "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 8}
-BART = TOKENS | {
+GROUPED: dict[str, Any] = SIZES | {
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+}
+BART: dict[str, Any] = TOKENS | {
     "d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4,
     "decoder_attention_heads": 4, "encoder_ffn_dim": 48, "decoder_ffn_dim": 48, "max_position_embeddings": 128,
     "decoder_start_token_id": 2, "forced_eos_token_id": None,
 }  # fmt: skip
-OWN_NAMES = TOKENS | {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
-IMAGES = {
+OWN_NAMES: dict[str, Any] = TOKENS | {"hidden_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+IMAGES: dict[str, Any] = {
     "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "image_size": 16,
     "patch_size": 4,
 }  # fmt: skip
@@ -82,7 +91,12 @@ def make(family: str, seed: int = 0, dtype: torch.dtype = torch.float32, **chang
     return randomised(model, seed).eval().to(dtype)
 
 
-def randomised(model: hf.PreTrainedModel, seed: int = 0) -> hf.PreTrainedModel:
+def load(model: Any, **options: Any) -> Any:
+    """:func:`interp.load` without its types, so that a test may reach into the module."""
+    return interp.load(model, **options)
+
+
+def randomised(model: Any, seed: int = 0) -> Any:
     """The model with random parameters: matrices that keep the size of what they multiply, small embeddings, gains
     about what they were, biases of size 0.3."""
     generator = torch.Generator().manual_seed(seed)
@@ -105,7 +119,7 @@ def tokens(batch: int = 2, length: int = 13, seed: int = 1) -> torch.Tensor:
     return torch.randint(3, 97, (batch, length), generator=torch.Generator().manual_seed(seed))
 
 
-def example(family: str, batch: int = 2, length: int = 13, seed: int = 1) -> dict[str, torch.Tensor]:
+def example(family: str, batch: int = 2, length: int = 13, seed: int = 1) -> dict[str, Any]:
     """Inputs for :meth:`HookedModel.run`."""
     if family == "vit":
         return {"pixel_values": torch.randn(batch, 3, 16, 16, generator=torch.Generator().manual_seed(seed))}

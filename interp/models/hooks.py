@@ -141,12 +141,12 @@ def _places(model: HookedModel) -> dict[str, nn.Module | None]:
     for site in model.sites:
         core = site.source == "core"
         for point, role in _ROLES.items():
-            at_core = core and not (rotary and point in ("hook_q", "hook_k"))
-            own = site.projections.get(role) if point in ("hook_q", "hook_k") or not core else None
-            if own is not None or at_core:
+            projected = point in ("hook_q", "hook_k")
+            own = site.projections.get(role) if projected or not core else None
+            if own is not None or (core and not (rotary and projected)):
                 found[f"{site.name}.{point}"] = own
-        if core and rotary:
-            found |= {f"{site.name}.hook_rot_q": None, f"{site.name}.hook_rot_k": None}
+            if core and rotary and projected:
+                found[f"{site.name}.{point.replace('hook', 'hook_rot')}"] = None
         found[f"{site.name}.hook_pattern"] = None
     return found | {f"{block}.{point}": module for block, module in _blocks(model).items() for point in _RESIDUAL}
 
@@ -179,10 +179,7 @@ def _no_such_point(model: HookedModel, name: str, places: Mapping[str, Any]) -> 
         return f"there is no hook point {name!r}; the sites are {listed(model.sites)}"
     why = ""
     if point in ("hook_q", "hook_k", "hook_v"):
-        why = (
-            f": what is {point} elsewhere leaves a fused projection here, and the next that is seen of it comes later; "
-            "model.bridge splits it"
-        )
+        why = ": a fused projection writes queries, keys and values at once (model.bridge splits them)"
     return f"there is no {point} at {site}{why}; it has {', '.join(known)}"
 
 

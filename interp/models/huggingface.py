@@ -40,13 +40,23 @@ class _Exploration:
     """What one small forward pass showed.
 
     Attributes:
-        called: modules that called the core, once for each call, in order. ``ran``: attention modules that ran at all.
-        built: modules that handed over a tensor of queries × keys.
+        ran: attention modules, in order of execution, and how often each ran.
+        called: those that called the core, with (n_heads, n_kv_heads, d_head).
+        built: those that handed over a tensor of queries × keys.
     """
 
-    called: list[nn.Module] = field(default_factory=list)
     ran: Counter[nn.Module] = field(default_factory=Counter)
+    called: dict[nn.Module, tuple[int, int, int]] = field(default_factory=dict)
     built: set[nn.Module] = field(default_factory=set)
+    known: set[nn.Module] = field(default_factory=set)
+
+    def see_call(self, module: nn.Module, query: Tensor, value: Tensor, mask: Mask) -> None:
+        """Take note of a call of the core. How often a known module runs, a hook on it counts."""
+        if module not in self.known:
+            self.ran[module] += 1
+        self.called[module] = (query.shape[1], value.shape[1], value.shape[3])
+        if holds_pairs(mask):
+            self.built.add(module)
 
 
 _EXPLORATION: _Exploration | None = None
@@ -82,7 +92,7 @@ def hook(
     except BaseException:
         module.config._attn_implementation_internal = before  # type: ignore[attr-defined]
         if module._can_set_attn_implementation():
-            module.set_attn_implementation(before)
+            module.set_attn_implementation(before or "eager")
         raise
 
 
@@ -148,9 +158,7 @@ def core_attention(
     if s_aux is not None:
         mask = replace(mask, sinks=s_aux)
     if _EXPLORATION is not None:
-        _EXPLORATION.called.append(module)
-        if holds_pairs(mask):
-            _EXPLORATION.built.add(module)
+        _EXPLORATION.see_call(module, query, value, mask)
     # layers may lie on several devices, and share one mask
     output = attend_at(module, query, key, value, mask.to(query.device), scaling, softcap)
     return output.transpose(1, 2), None
@@ -160,30 +168,42 @@ def core_attention(
 
 
 def _hooked(module: PreTrainedModel, declarations: Sequence[projections.Declaration], **about: Any) -> HookedModel:
-    known = {a.path: a for a in projections.attention_modules(module, declarations, unknown="skip")}
+    known, unreadable = _known(module, declarations)
     paths = {child: path for path, child in module.named_modules()}
     use_core(module)
     model = HookedModel(module, (), **about)
-    seen = _explore(model, [a.module for a in known.values()])
-    called = {paths[child] for child in seen.called}
-    ran = {path for path, attention in known.items() if attention.module in seen.ran}
-    order = [path for path in known if path in ran] + [path for path in called if path not in known]
-    if not order:
-        raise UserError(f"no attention was found in {type(module).__name__}: nothing called transformers' interface")
+    seen = _explore(model, [attention.module for attention in known.values()])
+    if not seen.ran:
+        raise unreadable or UserError(
+            f"no attention was found in {type(module).__name__}: nothing called transformers' attention interface"
+        )
+    order = [paths[child] for child in seen.ran]
     model.sites = tuple(
-        _site(module, path, place, known.get(path), "core" if path in called else "softmax")
-        for path, place in zip(order, stacks.places(order), strict=True)
+        _site(path, place, child, known.get(path), seen.called.get(child), unreadable)
+        for path, place, child in zip(order, stacks.places(order), seen.ran, strict=True)
     )
     for site in model.sites:
         own(site.module, model, site)
     notes = {
         "model_built_patterns": [site.name for site in model.sites if site.source == "softmax"],
         "model_built_pairs": [site.name for site in model.sites if site.module in seen.built],
-        "not_reached": [path for path in known if path not in ran],
+        "not_reached": [path for path in known if path not in order],
     }
     model.info |= {name: found for name, found in notes.items() if found} | _shape_info(model)
     _serve_softmax(model)
     return model
+
+
+def _known(
+    module: PreTrainedModel, declarations: Sequence[projections.Declaration]
+) -> tuple[dict[str, projections.AttentionModule], projections.UnknownAttentionError | None]:
+    """Attention modules whose projections are known, by path; or why none can be read."""
+    try:
+        return {a.path: a for a in projections.attention_modules(module, declarations, unknown="skip")}, None
+    except projections.UnknownAttentionError as error:
+        if declarations:
+            raise
+        return {}, error
 
 
 def _explore(model: HookedModel, known: Sequence[nn.Module]) -> _Exploration:
@@ -193,7 +213,7 @@ def _explore(model: HookedModel, known: Sequence[nn.Module]) -> _Exploration:
         UserError: one runs more than once.
     """
     global _EXPLORATION
-    seen = _Exploration()
+    seen = _Exploration(known=set(known))
     with ExitStack() as undo, torch.no_grad():
         for module in known:
             undo.callback(module.register_forward_pre_hook(lambda m, _: seen.ran.update([m])).remove)
@@ -202,7 +222,7 @@ def _explore(model: HookedModel, known: Sequence[nn.Module]) -> _Exploration:
             model.module(**_example(model))
         finally:
             _EXPLORATION = None
-    often = [module for module, n in (seen.ran | Counter(seen.called)).items() if n > 1]
+    often = [module for module, n in seen.ran.items() if n > 1]
     if often:
         raise UserError(
             f"{type(model.module).__name__} runs one attention module ({type(often[0]).__name__}) for several layers, "
@@ -219,20 +239,30 @@ def _example(model: HookedModel) -> dict[str, Any]:
 
 
 def _site(
-    model: nn.Module, path: str, place: stacks.Place, known: projections.AttentionModule | None, source: Any
+    path: str,
+    place: stacks.Place,
+    module: nn.Module,
+    known: projections.AttentionModule | None,
+    called: tuple[int, int, int] | None,
+    unreadable: UserError | None,
 ) -> AttentionSite:
-    module = model.get_submodule(path)
+    """A site of known projections, or one that is served by what it called the core with."""
+    name, source = site_name(place.stack, place.layer, place.kind), "softmax" if called is None else "core"
+    where = (name, place.layer, place.stack, place.kind, path, module)
     if known is not None:
-        return AttentionSite(
-            site_name(place.stack, place.layer, place.kind), place.layer, place.stack, place.kind, path, module,
-            known.n_heads, known.n_kv_heads, known.d_head, source, partial(projections.head_weights, known),
-            known.projections,
-        )  # fmt: skip
+        weights = partial(projections.head_weights, known)
+        return AttentionSite(*where, known.n_heads, known.n_kv_heads, known.d_head, source, weights, known.projections)
+    assert called is not None
     children = ", ".join(name for name, _ in module.named_children())
-    raise UserError(
-        f"{path} ({type(module).__name__}) computes attention, but its projections are not known; its children are "
-        f"{children}. Pass declarations=[Declaration(...)] to say which is which"
+    reason = unreadable or projections.UnknownAttentionError(
+        f"the projections of {path} ({type(module).__name__}) are not known; its children are {children}. Pass "
+        "declarations=[Declaration(...)] to say which is which"
     )
+    return AttentionSite(*where, *called, source, partial(_raise, reason))
+
+
+def _raise(error: Exception) -> None:
+    raise error
 
 
 def _serve_softmax(model: HookedModel) -> None:

@@ -144,14 +144,14 @@ def together(tokens: Any, valid: Valid, name: str) -> tuple[Int[Tensor, "batch p
 
 def context_length(module: nn.Module) -> int | None:
     """Longest input in tokens, as the config says; None where it names no limit (relative positions)."""
-    config = getattr(module, "config", None)
+    config: Any = getattr(module, "config", None)
     text = config.get_text_config() if hasattr(config, "get_text_config") else config
     limits = [getattr(text, name, None) for name in ("max_position_embeddings", "max_seq_len")]
     for name, table in module.named_modules():
         # RoBERTa counts positions from the padding's own row on
         if name.endswith("position_embeddings") and isinstance(table, nn.Embedding) and table.padding_idx is not None:
             limits.append(table.num_embeddings - table.padding_idx - 1)
-    return min((limit for limit in limits if isinstance(limit, int)), default=None)
+    return min((limit for limit in limits if isinstance(limit, int) and limit > 0), default=None)
 
 
 def example_tokens(model: HookedModel, length: int, batch: int = 2, seed: int = 0) -> Int[Tensor, "batch position"]:

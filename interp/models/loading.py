@@ -149,10 +149,15 @@ def _public(module: Any) -> list[str]:
 
 
 def _move(model: nn.Module, device: Any, dtype: Any) -> None:
-    if device is not None:
-        model.to(torch.device(device))
-    if dtype != "auto":
-        model.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
+    kind = getattr(torch, dtype, None) if isinstance(dtype, str) else dtype
+    if dtype != "auto" and not (isinstance(kind, torch.dtype) and kind.is_floating_point):
+        raise UserError(f"there is no floating dtype {dtype!r}: use float32, bfloat16, float16 or float64")
+    try:
+        model.to(device=device, dtype=None if dtype == "auto" else kind)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, AssertionError) as error:  # torch without CUDA raises the latter
+        raise UserError(f"the model cannot be moved to device {device}: {error}") from error
 
 
 def _given_info(model: nn.Module, name: str | None) -> dict[str, Any]:

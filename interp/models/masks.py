@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._dynamo._trace_wrapped_higher_order_op import TransformGetItemToIndex
 from transformers import masking_utils as hf_masks
 
 from interp.attention import Mask
@@ -74,7 +75,7 @@ def with_bias(mask: Mask, bias: Tensor) -> Mask:
         mask, bias = replace(mask, allowed=~forbidden), bias.masked_fill(forbidden, 0.0)
         if not bool(bias.detach().any()):
             return mask
-    return replace(mask, bias=bias if mask.bias is None else bias + mask.bias)
+    return replace(mask, bias=bias if not isinstance(mask.bias, Tensor) else bias + mask.bias)
 
 
 def holds_pairs(mask: Mask) -> bool:
@@ -122,7 +123,7 @@ def _of_indices(function: Callable[..., Any], kv_offset: int, use_vmap: bool) ->
         if not use_vmap:
             return function(*index)
         index = torch.broadcast_tensors(*index)
-        with hf_masks.TransformGetItemToIndex():
+        with TransformGetItemToIndex():
             flat = torch.vmap(function)(*(i.flatten() for i in index))
         return flat.view(index[0].shape)
 

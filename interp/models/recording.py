@@ -23,7 +23,7 @@ from interp.errors import UserError
 from interp.models.sites import AttentionSite
 
 if TYPE_CHECKING:
-    from transformers.modeling_outputs import ModelOutput
+    from transformers.utils.generic import ModelOutput
 
 __all__ = ["Keep", "Recording", "Run"]
 

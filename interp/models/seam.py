@@ -84,13 +84,13 @@ class Seam:
         else:
             mask = recording.shared(mask)
             numbers, probes = recording.probes_at(site, mask.cross)
-            result = attend(query, key, value, mask, scale, softcap, probes=probes, edits=edits, site=where)
+            result: Any = attend(query, key, value, mask, scale, softcap, probes=probes, edits=edits, site=where)
             output, readings = result if probes else (result, [])
             sizes = (*query.shape[:2], key.shape[1], query.shape[2], key.shape[2])
             recording.take(site, numbers, readings, mask, sizes, query.device)
             if "qk" in recording.keep:
-                scale = query.shape[-1] ** -0.5 if scale is None else scale
-                recording.traces[site.name] = Trace(query.detach(), key.detach(), mask, scale, softcap, where)
+                factor = query.shape[-1] ** -0.5 if scale is None else scale
+                recording.traces[site.name] = Trace(query.detach(), key.detach(), mask, factor, softcap, where)
         for hooks in self.hooks:
             output = hooks.on_z(site, output)
         if recording is not None and "z" in recording.keep:

@@ -32,21 +32,27 @@ def read_softmax(module: nn.Module) -> None:
     """Put a forward over an attention module's own that lets its softmax over keys be seen and changed by the hooked
     model it belongs to; without one, it computes what it always did."""
     placed = module.__dict__.get("forward")
-    if getattr(placed, "__func__", None) is _observed:
+    if isinstance(placed, _Observed):
         return
     if placed is not None:
         _FORWARD[module] = placed
-    # a method, so that a deep copy of the module runs the copy
-    module.forward = MethodType(_observed, module)  # type: ignore[method-assign]
+    module.forward = _Observed(module)  # type: ignore[method-assign]
 
 
-def _observed(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
-    forward = _FORWARD.get(module) or MethodType(type(module).forward, module)
-    found = owner(module)
-    if found is None:
-        return forward(*args, **kwargs)
-    with _SoftmaxMode(*found):
-        return forward(*args, **kwargs)
+class _Observed:
+    """A forward that knows its module, so that a copy of the module (deep, or by pickle) runs the copy."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        module = self.module
+        forward = _FORWARD.get(module) or MethodType(type(module).forward, module)
+        found = owner(module)
+        if found is None:
+            return forward(*args, **kwargs)
+        with _SoftmaxMode(*found):
+            return forward(*args, **kwargs)
 
 
 class _SoftmaxMode(TorchFunctionMode):

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 import torch
-import transformers as hf
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -16,6 +15,7 @@ from interp.attention import Mask
 from interp.errors import UserError
 from interp.models.masks import as_mask, core_mask, holds_pairs, with_bias
 from tests import families
+from tests.families import hf
 
 BATCH, LENGTH, WINDOW = 3, 11, 4
 
@@ -28,7 +28,7 @@ PADDING: dict[str, Tensor | None] = {
 
 def spy(**asked: Any) -> tuple[Mask, Tensor, tuple[int, int]]:
     """Both masks for one request of transformers, and its sizes."""
-    whole = hf_masks.sdpa_mask(**asked | {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
+    whole = hf_masks.sdpa_mask(**{**asked, "allow_is_causal_skip": False, "allow_is_bidirectional_skip": False})
     assert whole is not None
     return core_mask(**asked), whole, (asked["q_length"], asked["kv_length"])
 
