@@ -1,0 +1,172 @@
+"""What the model is given: repeated tokens, their control, text; and how it is cut into forward passes."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analyses.induction_heads.config import REPORT_REACH, Config
+from interp import HookedModel
+from interp.data import (
+    SAMPLE,
+    RepeatedTokens,
+    Sequences,
+    Vocabulary,
+    prefix_tokens,
+    read_documents,
+    repeated_tokens,
+    suffix_tokens,
+    unrepeated_tokens,
+    windows,
+)
+from interp.errors import UserError
+from interp.results import Workspace
+
+Some = TypeVar("Some", bound=Sequences)
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """Sequences of tokens.
+
+    Attributes:
+        vocabulary: what random tokens are drawn from.
+        repeated: random tokens that repeat.
+        unrepeated: their control, paired by sequence: the same first copy, then new tokens.
+        text: windows of text; None where there is none that the model could read.
+    """
+
+    vocabulary: Vocabulary
+    repeated: RepeatedTokens
+    unrepeated: RepeatedTokens
+    text: Sequences | None
+
+    @property
+    def by_name(self) -> dict[str, Sequences]:
+        """The sequences by the names that tables have for them (the column ``data``)."""
+        known = {"repeated": self.repeated, "unrepeated": self.unrepeated, "text": self.text}
+        return {name: sequences for name, sequences in known.items() if sequences is not None}
+
+    @property
+    def described(self) -> dict[str, dict[str, str]]:
+        """What they are and the hash of their tokens, for the provenance."""
+        return {name: {"what": each.describe(), "sha256": each.hash()} for name, each in self.by_name.items()}
+
+    def units(self, data: str) -> NDArray[np.int64] | None:
+        """Which sequences count as one observation: those of one document; None where each is its own."""
+        return self.text.document.numpy() if data == "text" and self.text is not None else None
+
+
+def make(model: HookedModel, config: Config, work: Workspace) -> Inputs:
+    """The sequences that the settings ask for; the same for the same seed.
+
+    Raises:
+        UserError: the model reads no tokens, or period, repeats or text do not fit it.
+    """
+    if model.d_vocab is None or getattr(model.module, "main_input_name", "input_ids") != "input_ids":
+        name = model.info.get("name", "this model")
+        raise UserError(
+            f"induction is looked for in sequences of tokens, but {name} reads none, or its config does not say how "
+            "many there are (vocab_size)"
+        )
+    vocabulary = _vocabulary(model)
+    size = {"period": config.period, "repeats": config.repeats, "n": config.sequences}
+    around = around_sequences(model)
+    repeated = repeated_tokens(vocabulary, **size, **around, seed=config.seed)
+    unrepeated = unrepeated_tokens(vocabulary, **size, **around, seed=config.seed)
+    if model.is_encoder_decoder:
+        work.note("Encoder and decoder are given the same tokens.")
+    return Inputs(vocabulary, repeated, unrepeated, _text(model, config, work))
+
+
+def around_sequences(model: HookedModel) -> dict[str, Any]:
+    """What `repeated_tokens` needs to know of the model: its special tokens around a text, and its context."""
+    tokenizer = model.tokenizer
+    prefix = [] if tokenizer is None else prefix_tokens(tokenizer)
+    suffix = [] if tokenizer is None else suffix_tokens(tokenizer)
+    return {"prefix": prefix, "suffix": suffix, "context": model.n_ctx}
+
+
+def even_batches(sequences: Some, config: Config) -> list[Some]:
+    """Sequences in batches of one forward pass, as equal as they can be."""
+    most = max(1, config.tokens_per_pass // sequences.n_positions)
+    n_batches = -(-len(sequences) // most)
+    return list(sequences.batches(-(-len(sequences) // n_batches)))
+
+
+def arguments(model: HookedModel, sequences: Sequences) -> dict[str, Any]:
+    """Arguments of `HookedModel.run` for some sequences; a decoder beside an encoder reads the same as it."""
+    valid = None if bool(sequences.valid.all()) else sequences.valid
+    given = {"tokens": sequences.tokens, "valid": valid}
+    if model.is_encoder_decoder:
+        given |= {"decoder_tokens": sequences.tokens, "decoder_valid": valid}
+    return given
+
+
+def passes(model: HookedModel, sequences: Sequences, config: Config) -> list[dict[str, Any]]:
+    """Arguments of `HookedModel.run`, a forward pass each."""
+    return [arguments(model, batch) for batch in even_batches(sequences, config)]
+
+
+def token_texts(model: HookedModel, tokens: Sequence[int]) -> list[str]:
+    """Every token as text, with its space before it; its number where the model has no tokenizer."""
+    if model.tokenizer is None:
+        return [str(token) for token in tokens]
+    return list(_spelled(model.tokenizer, tokens))
+
+
+def say_what_full_adds(model: HookedModel, config: Config, work: Workspace) -> None:
+    """Record what the report's budget leaves out of this run."""
+    if config.is_full:
+        return
+    if config.reach is None and (model.n_ctx is None or model.n_ctx // config.repeats > REPORT_REACH):
+        end = "without end" if model.n_ctx is None else f"up to {model.n_ctx // config.repeats}, the context's end"
+        work.skip(
+            f"periods beyond {REPORT_REACH}", f"budget is report; --reach follows them ({end}), as does the full budget"
+        )
+    full = Config(budget="full")
+    more = ", ".join(str(size) for size in full.ablated_sizes if size not in config.ablated_sizes)
+    if config.ablated is None and more:
+        work.skip(f"ablation of {more} heads together", "budget is report")
+    if config.ablated_on is None and config.sequences > 2 * (config.ablated_sequences or 0):
+        work.skip(
+            f"ablations on more than {config.ablated_sequences} sequences",
+            f"budget is report; full takes the {config.sequences // 2} that did not select the heads",
+        )
+    if config.draws is None:
+        work.skip(f"{full.random_draws - config.random_draws} further random draws a set", "budget is report")
+
+
+def _vocabulary(model: HookedModel) -> Vocabulary:
+    if model.tokenizer is not None:
+        return Vocabulary.from_tokenizer(model.tokenizer, model.d_vocab)
+    assert model.d_vocab is not None
+    names = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+    found = (getattr(model.config, name, None) for name in names)
+    special = {token for ids in found for token in (ids if isinstance(ids, list) else [ids]) if isinstance(token, int)}
+    return Vocabulary.of_size(model.d_vocab, {token for token in special if 0 <= token < model.d_vocab})
+
+
+def _text(model: HookedModel, config: Config, work: Workspace) -> Sequences | None:
+    source = config.text or SAMPLE
+    if model.tokenizer is None and not source.endswith(".npy"):
+        work.skip("everything on text", "the model came without a tokenizer; --text takes token ids (.npy)")
+        return None
+    length = config.window if model.n_ctx is None else min(config.window, model.n_ctx)
+    text = windows(
+        read_documents(source), model.tokenizer, length, n=config.windows, seed=config.seed,
+        vocab_size=model.d_vocab, context=model.n_ctx,
+    )  # fmt: skip
+    for note in text.notes:
+        work.note(f"Text: {note}")
+    return text
+
+
+def _spelled(tokenizer: Any, tokens: Sequence[int]) -> Iterator[str]:
+    for token in tokens:
+        piece = tokenizer.convert_ids_to_tokens(int(token))
+        text = tokenizer.decode([int(token)], clean_up_tokenization_spaces=False)
+        # sentencepiece's decoder drops the space that its own sign for it stands for
+        yield f" {text}" if str(piece).startswith("▁") and not text.startswith(" ") else text

@@ -1,0 +1,101 @@
+"""Tokens that fit the model, its own special tokens around them, batches of one pass, and the text of every token."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import interp
+from analyses.induction_heads import Config, inputs
+from interp import HookedModel
+from interp.errors import UserError
+from interp.results import Workspace
+from tests.families import make
+
+
+def tiny(family: str = "llama") -> HookedModel:
+    return interp.load(make(family), verify=False)
+
+
+def test_special_tokens_are_not_drawn() -> None:
+    given = inputs.make(tiny(), Config(period=40, sequences=6), Workspace())
+    assert not set(given.repeated.tokens.unique().tolist()) & {0, 1, 2}
+    assert torch.equal(given.repeated.tokens[:, :40], given.unrepeated.tokens[:, :40])
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        (Config(period=100), "2 repeats of period 100 .* takes 128: a period of at most 64"),
+        (Config(period=40, repeats=4), "4 repeats of period 40"),
+    ],
+)
+def test_what_does_not_fit_the_context_is_refused(config: Config, told: str) -> None:
+    with pytest.raises(UserError, match=told.replace("(", r"\(")):
+        inputs.make(tiny(), config, Workspace())
+
+
+def test_a_model_that_reads_no_tokens_is_refused() -> None:
+    with pytest.raises(UserError, match="reads none"):
+        inputs.make(tiny("vit"), Config(), Workspace())
+
+
+def test_without_a_tokenizer_text_is_left_out_unless_it_comes_as_tokens(tmp_path: Path) -> None:
+    work = Workspace()
+    assert inputs.make(tiny(), Config(period=8), work).text is None
+    assert work.left_out[0]["part"] == "everything on text"
+    file = tmp_path / "ids.npy"
+    np.save(file, np.random.default_rng(0).integers(3, 97, (3, 200)))
+    given = inputs.make(tiny(), Config(period=8, text=str(file)), Workspace())
+    assert given.text is not None
+    assert given.text.n_positions == 128  # the context, which is shorter than a window
+    assert given.units("text").tolist() == [0, 1, 2]  # type: ignore[union-attr]
+    assert given.units("repeated") is None
+
+
+def test_batches_hold_no_more_than_a_pass_and_lose_nothing() -> None:
+    repeated = inputs.make(tiny(), Config(period=8, sequences=11), Workspace()).repeated
+    batches = inputs.even_batches(repeated, Config(tokens_per_pass=16 * 4))
+    assert [len(batch) for batch in batches] == [4, 4, 3]
+    assert torch.equal(torch.cat([batch.tokens for batch in batches]), repeated.tokens)
+    assert [len(batch) for batch in inputs.even_batches(repeated, Config(tokens_per_pass=1))] == [1] * 11
+
+
+def test_encoder_and_decoder_read_the_same() -> None:
+    model, work = tiny("t5"), Workspace()
+    given = inputs.make(model, Config(period=8, sequences=3), work)
+    named = inputs.arguments(model, given.repeated)
+    assert torch.equal(named["tokens"], named["decoder_tokens"])
+    assert "Encoder and decoder are given the same tokens." in work.notes
+
+
+class Pieces:
+    """A tokenizer of two kinds of signs for a space."""
+
+    def convert_ids_to_tokens(self, token: int) -> str:
+        return ["▁the", "ing", "Ġof"][token]
+
+    def decode(self, tokens: list[int], **_: Any) -> str:
+        return ["the", "ing", " of"][tokens[0]]
+
+
+def test_tokens_keep_the_space_before_them() -> None:
+    model = tiny()
+    assert inputs.token_texts(model, [5, 17]) == ["5", "17"]
+    model.tokenizer = Pieces()  # type: ignore[assignment]
+    assert inputs.token_texts(model, [0, 1, 2]) == [" the", "ing", " of"]
+
+
+def test_what_full_adds_is_said_only_where_the_budget_left_it_out() -> None:
+    def parts(config: Config) -> str:
+        work = Workspace()
+        inputs.say_what_full_adds(tiny(), config, work)
+        return "; ".join(part["part"] for part in work.left_out)
+
+    assert parts(Config(budget="full")) == ""
+    assert "2, 10, 40 heads" in parts(Config())
+    assert "more than 8 sequences" in parts(Config())
+    assert "periods beyond" not in parts(Config())  # the context ends before
+    assert parts(Config(ablated=(1,), ablated_on=4, draws=1)) == ""
