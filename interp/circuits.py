@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -202,7 +203,9 @@ def _token_circuit(weights: Weights) -> Float[Tensor, "d_model d_model"] | None:
 def _positive_share(product_of_all: Float[Tensor, "... d_head d_head"]) -> Float[Tensor, "..."]:
     """Σλ / Σ|λ|; the sum of eigenvalues is the trace."""
     matrices = product_of_all.cpu()
-    share = matrices.diagonal(dim1=-2, dim2=-1).sum(-1) / torch.linalg.eigvals(matrices).abs().sum(-1)
+    # NumPy's: torch's does not converge on some matrices of rank 1
+    sizes = torch.from_numpy(np.abs(np.linalg.eigvals(matrices.numpy()))).sum(-1)
+    share = matrices.diagonal(dim1=-2, dim2=-1).sum(-1) / sizes
     return share.clamp(-1, 1)
 
 

@@ -56,15 +56,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 def run_module(module: ModuleType) -> NoReturn:
     """Run an analysis's module as a program: ``python analyses/induction_heads.py --model MODEL [flags]``.
 
-    For the module's own ``if __name__ == "__main__": run_module(sys.modules[__name__])``. The analysis is named after
-    its file.
+    For the module's own ``if __name__ == "__main__": run_module(sys.modules[__name__])``, or a package's
+    ``__main__.py``. The analysis is named after its file, or its package's folder.
     """
     file = Path(module.__file__ or "analysis.py")
+    name = file.parent.name if file.stem == "__init__" else file.stem
     argv = sys.argv[1:]
 
     def run() -> int:
-        analysis = Analysis(file.stem.replace("_", "-"), module)
-        flags = parse(run_flags(analysis, positional=False), argv, prog=file.name, description=analysis.question)
+        analysis = Analysis(name.replace("_", "-"), module)
+        flags = parse(run_flags(analysis, positional=False), argv, prog=f"{name}.py", description=analysis.question)
         return _run(analysis, flags, ["python", sys.argv[0], *argv])
 
     sys.exit(_guarded(run, ["python", sys.argv[0], *argv]))
