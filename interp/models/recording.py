@@ -221,7 +221,8 @@ def _tidy(
 
     def stacked(tensors: Iterable[Tensor | None]) -> np.ndarray:
         whole = [
-            torch.full(tuple(shape), float("nan")) if t is None else t.detach().cpu().expand(*shape) for t in tensors
+            torch.full(tuple(shape), torch.nan, dtype=torch.float64) if t is None else t.detach().cpu().expand(*shape)
+            for t in tensors
         ]
         return torch.stack(whole).flatten().numpy()
 
@@ -230,7 +231,7 @@ def _tidy(
         "head": column(range(n_heads), 2), "metric": probe.name, "label": column(labels, 3),
         "sequence": column(range(batch), 1), "value": stacked(r.values for r in readings), "chance": stacked(chances),
         "n": stacked(r.n for r in readings), "probe": number,
-    })[_COLUMNS]  # fmt: skip
+    })  # fmt: skip
 
 
 def site_mask(mask: Mask, site: AttentionSite, recording: Recording | None, device: torch.device) -> Mask:

@@ -56,7 +56,8 @@ def broken(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
 
     def wrong(query: Tensor, key: Tensor, value: Tensor, mask: Mask, scale: Any, softcap: Any, **rest: Any) -> Any:
         if how == "scale":
-            scale = 1.1 * (query.shape[-1] ** -0.5 if scale is None else scale)
+            factor = 1.01 if query.dtype in (torch.float32, torch.float64) else 1.3
+            scale = factor * (query.shape[-1] ** -0.5 if scale is None else scale)
         elif how == "mask":
             mask = replace(mask, causal=False)
         elif how == "padding":
@@ -90,8 +91,6 @@ def broken(monkeypatch: pytest.MonkeyPatch, how: str) -> None:
 def test_a_broken_core_fails(family: str, how: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     if family == "gpt_oss" and dtype is torch.float64:
         pytest.skip("mixtures of experts have no float64 in torch")
-    if dtype is torch.bfloat16 and (family, how) in [("gemma2", "scale"), ("bart", "padding"), ("t5", "scale")]:
-        pytest.skip("smaller than the rounding of bfloat16")
     model = load(family, dtype)
     broken(monkeypatch, how)
     with pytest.raises(
