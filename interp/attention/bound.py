@@ -206,13 +206,14 @@ class BoundMask:
     ) -> Float[Tensor, "#batch #head row key"] | None:
         """What is added to the scores of queries ``[start, stop)`` and keys ``[low, high)``.
 
-        Where a tensor forbids a key it is left as it is: :meth:`allowed` knows, and those scores are overwritten.
+        0 where it forbids a key, which :meth:`allowed` takes care of: an infinite score times a zero gradient is NaN.
         """
         bias = self.mask.bias
         if bias is None:
             return None
         if (tensor := self.bias_tensor) is not None:
-            return _slice(_slice(tensor, 2, start, stop), 3, low, high).to(dtype)
+            rows = _slice(_slice(tensor, 2, start, stop), 3, low, high)
+            return rows.masked_fill(forbids(rows), 0.0).to(dtype)
         query = self.query_index(start, stop)[:, None]
         key = torch.arange(low, high, device=self.device)[None, :]
         if isinstance(bias, AlibiSlopes | RelativeBuckets):

@@ -199,6 +199,15 @@ def test_one_gate_for_many_heads_and_edits() -> None:
     assert_close(found, 0.6 * plain[0] + plain[1] + plain[4])
 
 
+def test_a_temperature_learns_beside_a_bias_that_forbids() -> None:
+    query, key, value = tensors(dtype=torch.float64)
+    temperature = torch.tensor(1.5, dtype=torch.float64, requires_grad=True)
+    bias = torch.zeros(7, 7, dtype=torch.float64).masked_fill(torch.eye(7, dtype=torch.bool), float("-inf"))
+    case, made = Case(query, key, value, Mask(bias=bias)), [edits.Temperature({0: temperature})]
+    (found,) = torch.autograd.grad(attend(*case.arguments, edits=made).sum(), temperature)
+    assert_close(found, torch.autograd.grad(with_edits(case, made).output.sum(), temperature)[0])
+
+
 def test_a_parameter_alone_learns() -> None:
     query, key, value = tensors(dtype=torch.float64)
     for leaf, mask, made in (
@@ -382,8 +391,11 @@ def test_readings_do_not_hold_on_to_values() -> None:
     query, key, _ = tensors()
     value = torch.randn(2, 3, 7, 3)
     alive = weakref.ref(value)
-    _, readings = attend(query, key, value, probes=probes.basic())
-    del value
+    output, readings = attend(
+        query.requires_grad_(), key, value, probes=[*probes.basic(), probes.GradientTimesWeight()]
+    )
+    output.sum().backward()
+    del value, output
     gc.collect()
     assert alive() is None
     assert readings[0].values.isfinite().all()

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torch.testing import assert_close
 
-from interp.attention import Mask, Site, attend, edits, probes
+from interp.attention import Mask, Site, Trace, Traces, attend, edits, probes
 from interp.attention.blocked import chance
 from tests.interp.attention.cases import Case, cases, tensors
 from tests.interp.attention.loops import (
@@ -251,6 +251,10 @@ def test_gradients_are_read_of_edited_patterns_too() -> None:
     output, (reading,) = attend(
         query, key, value, edits=everywhere, probes=[probes.GradientTimesWeight()], block_rows=3
     )
+    output.sum().backward()
+    assert_close(reading.values, wide.abs().mean(-1))
+    constant = [edits.Replay(Traces({"": Trace(query.detach(), key.detach(), Mask(), 0.0, None)}))]
+    output, (reading,) = attend(query, key, value, edits=constant, probes=[probes.GradientTimesWeight()], block_rows=3)
     output.sum().backward()
     assert_close(reading.values, wide.abs().mean(-1))
     nothing = [edits.ReplaceZ({h: torch.zeros(3) for h in range(6)})]

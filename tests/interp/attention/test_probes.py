@@ -189,6 +189,28 @@ def test_log_sum_exp() -> None:
         assert_close(reading.values, scores.logsumexp(-1).mean(-1), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("block_rows", [1, 2, None])
+def test_weights_at_keys_of_ones_own(block_rows: int | None) -> None:
+    """Keys before the window, after the query, and outside of all keys weigh nothing."""
+    keys = torch.tensor([-1, 0, 3, 6, 7, 99]).view(1, 1, 1, 6)
+
+    @dataclass(frozen=True, eq=False)
+    class AtKeys(RowMean):
+        def axes(self) -> tuple[tuple[str, list[int]], ...]:
+            return (("key", keys.flatten().tolist()),)
+
+        def measure(self, rows: Rows) -> tuple[Tensor, None]:
+            weights, permitted = rows.at_keys(keys.expand(1, 1, rows.stop - rows.start, -1))
+            assert (weights[~permitted.expand_as(weights)] == 0).all()
+            return weights, None
+
+    case = Case(*tensors(), Mask(causal=True, window=3))
+    _, (reading,) = attend(*case.arguments, probes=[AtKeys()], block_rows=block_rows)
+    expected = torch.zeros(2, 6, 6, dtype=torch.float64)
+    expected[..., 1:4] = case.reference.pattern.mean(-2)[..., [0, 3, 6]]
+    assert_close(reading.values, expected, rtol=0, atol=1e-6)
+
+
 def test_the_documented_example_of_a_probe() -> None:
     @dataclass(frozen=True, eq=False)
     class Collision(RowMean):
