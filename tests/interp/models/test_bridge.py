@@ -1,16 +1,16 @@
-"""The TransformerBridge of a hooked model: TransformerLens's tools on the core, and eager where they ask for patterns."""
+"""The TransformerBridge of a hooked model: TransformerLens's tools on the core, eager where they ask for patterns."""
 
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from tests.families import make
 from torch.testing import assert_close
 
 import interp
 from interp.attention import edits, probes
 from interp.errors import UserError
+from tests.families import make
 
 TOKENS = torch.randint(10, 90, (2, 13), generator=torch.Generator().manual_seed(1))
 ON_THE_CORE = ["llama", "mistral", "gemma3", "qwen3", "gpt2", "opt", "gptj", "bert"]
@@ -27,7 +27,7 @@ def logits(model: interp.HookedModel) -> torch.Tensor:
     return found
 
 
-@pytest.mark.parametrize("family", ON_THE_CORE + ["gpt_neox", "bloom"])
+@pytest.mark.parametrize("family", [*ON_THE_CORE, "gpt_neox", "bloom"])
 def test_bridge_computes_what_the_model_computes(family: str) -> None:
     model = interp.load(make(family))
     assert_close(model.bridge(TOKENS), logits(model), rtol=0, atol=5e-5)
@@ -37,7 +37,8 @@ def test_bridge_computes_what_the_model_computes(family: str) -> None:
 def test_the_core_runs_inside(family: str) -> None:
     model = interp.load(make(family))
     bridge = model.bridge
-    assert model.info["bridge"]["eager"] == [] and len(model.info["bridge"]["core"]) == len(model.sites)
+    assert model.info["bridge"]["eager"] == []
+    assert len(model.info["bridge"]["core"]) == len(model.sites)
     with model.edit(edits.GateHeads({(0, 1): 0.0})):
         edited = bridge(TOKENS)
         assert_close(edited, logits(model), rtol=0, atol=5e-5)
@@ -48,7 +49,8 @@ def test_the_core_runs_inside(family: str) -> None:
 def test_eager_where_there_is_no_room_and_said_so(family: str) -> None:
     model = interp.load(make(family))
     assert model.bridge is model.bridge
-    assert model.info["bridge"]["core"] == [] and len(model.info["bridge"]["eager"]) == len(model.sites)
+    assert model.info["bridge"]["core"] == []
+    assert len(model.info["bridge"]["eager"]) == len(model.sites)
 
 
 @pytest.mark.parametrize("family", ["llama", "gpt2", "bert", "gemma3"])
@@ -56,9 +58,7 @@ def test_a_pattern_hook_switches_one_site_to_eager(family: str) -> None:
     model = interp.load(make(family))
     name = model.sites[1].name
     seen: dict[str, torch.Tensor] = {}
-    out = model.bridge.run_with_hooks(
-        TOKENS, fwd_hooks=[(f"{name}.hook_pattern", partial(keep, seen))]
-    )
+    out = model.bridge.run_with_hooks(TOKENS, fwd_hooks=[(f"{name}.hook_pattern", partial(keep, seen))])
     run = model.run(TOKENS, probes=[probes.SelectedRows(queries=range(TOKENS.shape[1]))])
     assert_close(seen[f"{name}.hook_pattern"].double(), run.readings(0)[name].values, rtol=0, atol=1e-5)
     assert_close(out, logits(model), rtol=0, atol=5e-5)
@@ -114,7 +114,8 @@ def test_padded_batch_through_the_eager_path() -> None:
         fwd_hooks=[("blocks.0.attn.hook_pattern", partial(keep, seen))],
     )
     run = model.run(TOKENS, valid, probes=[probes.SelectedRows(queries=range(9))])
-    assert_close(seen["blocks.0.attn.hook_pattern"][:, :, :9].double(), run.readings(0)["blocks.0.attn"].values, rtol=0, atol=1e-5)
+    seen_rows = seen["blocks.0.attn.hook_pattern"][:, :, :9].double()
+    assert_close(seen_rows, run.readings(0)["blocks.0.attn"].values, rtol=0, atol=1e-5)
 
 
 def test_weights_are_shared_and_the_model_stays_as_it_was() -> None:
