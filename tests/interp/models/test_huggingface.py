@@ -15,6 +15,7 @@ from transformers.models.llama.modeling_llama import apply_rotary_pos_emb, eager
 import interp
 from interp.attention import edits, probes
 from interp.errors import UserError
+from interp.models.huggingface import implementation
 from interp.models.owners import owner
 from interp.models.projections import Declaration
 from tests import eager, families
@@ -266,6 +267,15 @@ def test_generation_with_a_cache_gives_the_models_tokens(family: str, padding: b
     expected = twin.generate(tokens, attention_mask=mask, **GREEDY)
     assert torch.equal(model.generate(tokens, attention_mask=mask, **GREEDY), expected)
     assert expected.shape[1] >= 12
+
+
+def test_smollm2_generates_its_own_tokens(smollm2: Any) -> None:
+    batch = smollm2.tokenizer(["The capital of France is", "Once upon a time there was a little girl who"],
+                              padding=True, padding_side="left", return_tensors="pt")  # fmt: skip
+    with implementation(smollm2.module, "sdpa"):
+        expected = smollm2.module.generate(**batch, **GREEDY)
+    assert torch.equal(smollm2.generate(**batch, **GREEDY), expected)
+    assert " Paris" in smollm2.tokenizer.decode(expected[0])
 
 
 @pytest.mark.parametrize("family", ["llama", "mistral", "gpt2"])
