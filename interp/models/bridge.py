@@ -195,4 +195,3 @@ def _methods(kind: type, above: str) -> set[str]:
             break
         names |= set(vars(base))
     return names
-

@@ -291,7 +291,7 @@ def patched_flex(answer: Answer, module: nn.Module) -> Iterator[None]:
 
 def _namespaces(module: nn.Module) -> list[dict[str, Any]]:
     """Global names of the code that a module's classes and forward methods are written in."""
-    found: dict[int, dict[str, Any]] = {id(vars(flex)): vars(flex)}
+    found: dict[int, dict[str, Any]] = {id(flex.__dict__): flex.__dict__}
     for child in module.modules():
         for kind in type(child).__mro__:
             forward = vars(kind).get("forward")
