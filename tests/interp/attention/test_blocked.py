@@ -460,6 +460,16 @@ def test_a_window_beyond_the_first_key_of_fewer_keys_than_queries() -> None:
         assert_close(attend(*case.arguments, block_rows=block_rows).double(), case.reference.output, rtol=0, atol=1e-5)
 
 
+def test_queries_whose_window_lies_behind_the_last_key() -> None:
+    query, key, value = tensors(n_queries=5, n_keys=5)
+    case = Case(query, key, value, Mask(causal=True, window=2, query_offset=4))
+    for block_rows in (1, 2, None):
+        output, readings = attend(*case.arguments, probes=probes.basic(), block_rows=block_rows)
+        assert_close(output.double(), case.reference.output, rtol=0, atol=1e-5)
+        assert (output[:, :, 2:] == 0).all()
+        assert (readings[0].n == 2).all()
+
+
 def test_left_padding_gives_what_the_sequence_alone_gives() -> None:
     query, key, value = tensors(batch=1, n_queries=11, n_keys=11)
     alone, readings = attend(query, key, value, Mask(causal=True), probes=probes.basic())

@@ -15,7 +15,7 @@ from torch.testing import assert_close
 from interp.attention import Mask, Rows, attend, edits, probes
 from interp.attention.blocked import chance
 from interp.attention.probes import Probe, RowMean
-from tests.interp.attention.cases import Case, cases, tensors
+from tests.interp.attention.cases import ORDERS, Case, cases, tensors
 from tests.interp.attention.loops import (
     OfRow,
     check,
@@ -87,7 +87,7 @@ def test_probes_of_single_rows(case: Case, seed: int, block_rows: int | None) ->
 
 
 @settings(max_examples=60, deadline=None)
-@given(cases((torch.float64,), ("free", "causal", "window", "causal window", "offset")), BLOCKS)
+@given(cases((torch.float64,), ORDERS[:-1]), BLOCKS)
 def test_strongest_offset(case: Case, block_rows: int | None) -> None:
     _, (reading,) = attend(*case.arguments, probes=[probes.StrongestOffset(-3, 5)], block_rows=block_rows)
     check(reading, *mean_over_rows(seen(case), strongest_offset(-3, 5)), 1e-12)
