@@ -4,20 +4,20 @@ An induction head attends from a token to the one that followed its previous occ
 it went on last time (Elhage et al. 2021; Olsson et al. 2022). Every head is scored on random tokens that repeat and on
 their control that does not; then it is asked what the heads copy, what the model does with repeats, what breaks without
 the heads, what feeds them, and how far back they reach. docs/induction-heads.md says how each number comes about.
-
-    config.py       settings, and what the budgets run
-    inputs.py       repeated tokens, their control, text; batches
-    measures.py     what is read off the attention, sequence by sequence
-    scores.py       the table heads: means, intervals, chance, controls
-    kinds.py        which heads are called what
-    weights.py      copying, from the weights alone
-    losses.py       loss by position, what copying is worth, in-context learning
-    causes.py       loss without the strongest heads
-    feeding.py      which previous-token heads feed which induction heads
-    reaching.py     prefix matching at longer periods
-    patterns.py     the strongest heads' patterns on two sequences
-    schemas.py      what the tables look like
 """
+
+# config.py       settings, and what the budgets run
+# inputs.py       repeated tokens, their control, text; batches
+# measures.py     what is read off the attention, sequence by sequence
+# scores.py       the table heads: means, intervals, chance, controls
+# kinds.py        which heads are called what
+# weights.py      copying, from the weights alone
+# losses.py       loss by position, what copying is worth, in-context learning
+# causes.py       loss without the strongest heads
+# feeding.py      which previous-token heads feed which induction heads
+# reaching.py     prefix matching at longer periods
+# patterns.py     the strongest heads' patterns on two sequences
+# schemas.py      what the tables look like
 
 from analyses.induction_heads import (
     causes,
@@ -62,5 +62,5 @@ def run(model: HookedModel, config: Config, work: Workspace) -> Result:
         "reach": reaching.table(model, given, found, config, work),
         **work.step("patterns", lambda: patterns.tables(model, given, found, config)),
     }
-    inputs.say_what_full_adds(model, config, work)
+    inputs.say_what_full_adds(model, config, work, ablates=len(tables["ablation"]) > 0)
     return Result("induction-heads", tables, {"inputs": given.described})

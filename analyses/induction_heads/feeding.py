@@ -87,7 +87,8 @@ class Place:
             stream[:] = given[:1]
 
         def keys(module: nn.Module, given: tuple[Any, ...], output: Tensor) -> Tensor:
-            left = (given[0] if norm is None else stream[0]) - written
+            left = given[0] if norm is None else stream[0]
+            left = left - written.to(left)
             anew = module.forward(left if norm is None else norm.forward(left))
             if fused is None:
                 return anew

@@ -117,15 +117,16 @@ def token_texts(model: HookedModel, tokens: Sequence[int]) -> list[str]:
     return list(_spelled(model.tokenizer, tokens))
 
 
-def say_what_full_adds(model: HookedModel, config: Config, work: Workspace) -> None:
-    """Record what the report's budget leaves out of this run."""
-    if config.is_full:
+def say_what_full_adds(model: HookedModel, config: Config, work: Workspace, *, ablates: bool) -> None:
+    """Record what the report's budget leaves out of this run; of ablations only where the model's heads are ablated."""
+    beyond = f"periods beyond {REPORT_REACH}"
+    end = None if model.n_ctx is None else model.n_ctx // config.repeats
+    if config.reach is None and end is None:
+        work.skip(beyond, "the model's input has no longest length, so --reach has to say how far to go")
+    elif config.reach is None and not config.is_full and end is not None and end > REPORT_REACH:
+        work.skip(beyond, f"budget is report; --reach follows them, and full does to {end}, the end of the context")
+    if config.is_full or not ablates:
         return
-    if config.reach is None and (model.n_ctx is None or model.n_ctx // config.repeats > REPORT_REACH):
-        end = "without end" if model.n_ctx is None else f"up to {model.n_ctx // config.repeats}, the context's end"
-        work.skip(
-            f"periods beyond {REPORT_REACH}", f"budget is report; --reach follows them ({end}), as does the full budget"
-        )
     full = Config(budget="full")
     more = ", ".join(str(size) for size in full.ablated_sizes if size not in config.ablated_sizes)
     if config.ablated is None and more:

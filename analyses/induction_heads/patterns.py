@@ -1,5 +1,8 @@
 """The strongest heads' own patterns, on one sequence of repeated tokens and on one stretch of text."""
 
+from collections import Counter
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import torch
@@ -25,8 +28,8 @@ _COLUMNS = {
 def tables(model: HookedModel, given: Inputs, found: Scores, config: Config) -> dict[str, pd.DataFrame]:
     """The tables ``patterns`` (weights of at least 0.005) and ``tokens``.
 
-    Of the text, the stretch is shown in which most tokens follow their predecessor for the second time: there induction
-    has something to say.
+    Of the text, the stretch is shown in which most pairs of neighbouring tokens come again: there induction has
+    something to say.
     """
     heads = _heads(found, config)
     parts, tokens = [empty(_COLUMNS)], []
@@ -47,12 +50,12 @@ def tables(model: HookedModel, given: Inputs, found: Scores, config: Config) -> 
 
 
 def telling_stretch(tokens: Int[Tensor, "sequence position"], length: int) -> tuple[int, int]:
-    """The sequence, and the start in it, of the stretch with most tokens that follow their predecessor once more."""
+    """The sequence, and the start in it, of the stretch in which most pairs of neighbouring tokens come again."""
     best, place = -1, (0, 0)
     for number, ids in enumerate(tokens.tolist()):
         for start in range(0, max(1, len(ids) - length + 1), max(1, length // 4)):
-            pairs = list(zip(ids[start : start + length], ids[start + 1 : start + length], strict=False))
-            again = len(pairs) - len(set(pairs))
+            pairs = Counter(pairwise(ids[start : start + length]))
+            again = sum(count > 1 for count in pairs.values())
             if again > best:
                 best, place = again, (number, start)
     return place

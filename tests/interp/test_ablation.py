@@ -150,6 +150,23 @@ def test_replayed_layers_change_no_number(family: str) -> None:
     ]
 
 
+def test_layers_are_replayed_within_one_stack_only() -> None:
+    model = hooked("t5")
+    batch = {"tokens": tokens(2, 7), "decoder_tokens": tokens(2, 5, 3)}
+    sets = [
+        [("encoder_blocks.1.attn", 0)],
+        [("decoder_blocks.1.cross_attn", 2)],
+        [("encoder_blocks.0.attn", 1), ("decoder_blocks.1.self_attn", 0)],
+    ]
+
+    def metric(model: HookedModel, batch: Batch) -> Tensor:
+        return cast(Tensor, model.run(**batch).logits).logsumexp(-1).mean(1)
+
+    computed, replayed = (ablation_effects(model, [batch], metric, sets, replay=replay) for replay in (False, True))
+    np.testing.assert_array_equal(computed.ablated, replayed.ablated)
+    assert [len(blocks_before(model, heads)) for heads in sets] == [1, 1, 0]
+
+
 def test_replayed_layers_are_not_computed_and_come_back() -> None:
     model = hooked("llama")
     model.require_loss()  # looks at the model's masks once, by a forward pass

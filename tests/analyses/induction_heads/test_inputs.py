@@ -89,9 +89,10 @@ def test_tokens_keep_the_space_before_them() -> None:
 
 
 def test_what_full_adds_is_said_only_where_the_budget_left_it_out() -> None:
-    def parts(config: Config) -> str:
-        work = Workspace()
-        inputs.say_what_full_adds(tiny(), config, work)
+    def parts(config: Config, ablates: bool = True, n_ctx: int | None = 128) -> str:
+        work, model = Workspace(), tiny()
+        vars(model)["n_ctx"] = n_ctx
+        inputs.say_what_full_adds(model, config, work, ablates=ablates)
         return "; ".join(part["part"] for part in work.left_out)
 
     assert parts(Config(budget="full")) == ""
@@ -99,3 +100,7 @@ def test_what_full_adds_is_said_only_where_the_budget_left_it_out() -> None:
     assert "more than 8 sequences" in parts(Config())
     assert "periods beyond" not in parts(Config())  # the context ends before
     assert parts(Config(ablated=(1,), ablated_on=4, draws=1)) == ""
+    assert parts(Config(), ablates=False) == ""
+    assert parts(Config(), ablates=False, n_ctx=4096) == "periods beyond 512"
+    assert parts(Config(budget="full"), n_ctx=4096) == ""
+    assert parts(Config(budget="full"), n_ctx=None) == "periods beyond 512"

@@ -61,6 +61,14 @@ def test_later_copies_count_from_the_first_token_that_could_be_told(model: Hooke
     assert gain["n"] == N
 
 
+def test_the_first_token_of_all_is_in_no_mean(model: HookedModel) -> None:
+    """After a special token it could be anything: its loss says nothing of copies."""
+    loss = np.ones((N, PERIOD * REPEATS))
+    loss[:, 0] = 50.0  # position 1, the first copy's first token, behind a prefix of one
+    behaviour = tables(model, given((1,)), loss)["behaviour"].set_index("metric")["value"]
+    assert behaviour["loss_first_copy"] == behaviour["loss_later_copies"] == 1.0
+
+
 @pytest.mark.parametrize("prefix", [(), (1,)])
 def test_copies_are_counted_from_where_they_begin(model: HookedModel, prefix: tuple[int, ...]) -> None:
     loss = np.random.default_rng(0).uniform(1, 5, (N, PERIOD * REPEATS - 1 + len(prefix)))

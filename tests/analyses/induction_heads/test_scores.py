@@ -9,6 +9,7 @@ import pytest
 import interp
 from analyses.induction_heads import Config, inputs, kinds, measures, scores, weights
 from interp import HookedModel
+from interp.circuits import Weights, copying_eigenvalues
 from interp.results import Workspace
 from interp.results.schemas import check_tables
 from interp.statistics import mean_interval
@@ -141,6 +142,10 @@ def test_copying_has_intervals_over_sequences_and_a_null_over_rotations() -> Non
     assert (by_metric["copying"]["n"] == 5).all()
     assert (by_metric["copying"]["ci_low"] <= by_metric["copying"]["value"]).all()
     eigenvalues = by_metric["copying_eigenvalues"]
+    drawn = copying_eigenvalues(Weights.from_transformers(make("llama")), 32, config.seed)
+    samples = np.concatenate([each.samples.numpy() for each in drawn], axis=1)
+    np.testing.assert_allclose(eigenvalues["null_low"], np.quantile(samples, 0.025, axis=0), rtol=0, atol=1e-6)
+    np.testing.assert_allclose(eigenvalues["null_high"], np.quantile(samples, 0.975, axis=0), rtol=0, atol=1e-6)
     assert (eigenvalues["null_low"] < eigenvalues["chance"]).all()
     assert eigenvalues["ci_low"].isna().all()
     assert (eigenvalues["null_high"] < 1).all()
