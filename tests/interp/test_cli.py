@@ -429,9 +429,16 @@ def toy_command(*args: str) -> Typed:
     return Typed([sys.executable, "-m", "toy_interp", *args], env)
 
 
+def heeding_ctrl_c() -> None:
+    """A shell starts what it runs in the background deaf to Ctrl-C, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def start(typed: Typed) -> subprocess.Popen[str]:
     """A process that has imported everything and is about to carry out its command."""
-    process = subprocess.Popen(typed.args, env=typed.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        typed.args, env=typed.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=heeding_ctrl_c
+    )
     assert process.stderr is not None
     assert process.stderr.readline() == "ready\n"
     return process
@@ -483,7 +490,10 @@ def test_ctrl_c_in_a_terminal_stops_the_process_with_130(tmp_path: Path) -> None
     while not (tmp_path / "run" / ".partial").exists():
         assert process.poll() is None
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate()
+    try:
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert out == ""
     assert err.startswith("interp: interrupted; what is finished stays. To go on: interp run toy model")
