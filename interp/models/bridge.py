@@ -1,7 +1,7 @@
 """A TransformerBridge on the weights of a hooked model, with the attention core inside where it fits.
 
-TransformerLens's bridges compute attention eagerly and hold every pattern. Two of their designs leave room for the core:
-bridges over separate query, key and value projections can hand over to the transformers module, whose attention
+TransformerLens's bridges compute attention eagerly and hold every pattern. Two of their designs leave room for the
+core: bridges over separate query, key and value projections can hand over to the transformers module, whose attention
 function is the core; and the bridge of GPT-2's fused projection computes attention in one method, which is replaced. A
 site goes back to the bridge's own eager attention for as long as a hook or cache asks for something that only that
 computes, such as ``hook_pattern`` or ``hook_attn_scores``.
