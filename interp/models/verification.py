@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
 
 from interp.attention.probes import MaxWeight
 from interp.errors import UserError
@@ -82,7 +81,7 @@ def verify(model: HookedModel) -> dict[str, Any]:
 def _own_attention(model: HookedModel) -> tuple[str, ...]:
     """transformers' attention functions that the model has, the one to compare with first; none where it always
     computes its own."""
-    if not isinstance(model.module, PreTrainedModel):
+    if not hasattr(model.module, "set_attn_implementation"):
         return ()  # a module of someone's own is compared with itself left alone
     if getattr(model.module, "_supports_sdpa", False):
         return ("sdpa", "eager")
