@@ -15,6 +15,7 @@ from interp.errors import RunFolderError
 from interp.results import Result, save
 from reports import embed, page, svg
 from reports.chapters import Chapter, Sentence, plain
+from reports.chapters.declared import find_chapter
 from reports.prose import formula, prose
 from tests.reports import synthetic
 
@@ -147,7 +148,7 @@ def test_an_analysis_without_a_chapter_gets_its_tables(tmp_path: Path, monkeypat
     table = pd.DataFrame({"what": ["a", "b"], "how_much": [1.5, None]})
     small = synthetic.result(synthetic.SMALL)
     save(Result("word-counts", {"counts": table, "heads": small.tables["heads"]}, small.provenance), tmp_path / "run")
-    assert page.find_chapter("word-counts") is plain
+    assert find_chapter("word-counts") is plain
     read = Reader(page.write(tmp_path / "run").read_text(encoding="utf-8"))
     assert "Word counts" in read.text
     assert read.having("section", **{"data-id": "word-counts/counts"})
@@ -155,7 +156,7 @@ def test_an_analysis_without_a_chapter_gets_its_tables(tmp_path: Path, monkeypat
 
 
 def test_analyses_share_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    found = page.find_chapter
+    found = find_chapter
     other = SimpleNamespace(chapter=lambda result, run: Chapter("First", "?", lead=Sentence("A sentence of L1H1.")))
     monkeypatch.setattr(page, "find_chapter", lambda analysis: other if analysis == "a-first-one" else found(analysis))
     small = only(synthetic.result(synthetic.SMALL), "heads", "kinds")
