@@ -2,7 +2,7 @@
 
 Each claim is stated, what theory predicts is said, something is measured that could refute it, and the verdict is
 computed from the numbers. Most parts need no model: they are closed forms, exact identities, counts, and small models
-trained on tasks whose answer is known. Some are asked of the model. docs/attention-design.md goes through them in order.
+trained on tasks whose answer is known. Some are asked of the model. docs/attention-design.md goes through them.
 """
 
 # config.py          settings, sections

@@ -1,15 +1,16 @@
 """What an experiment gives: a claim, numbers measured for it beside what was predicted, curves, and the verdict.
 
-A verdict is computed, never written down: a claim *holds* when every number agrees with theory and with what is commonly
-said; it is *imprecise* when theory agrees and the common saying does not; it *fails* when a number disagrees with theory.
+A verdict is computed, never written down: a claim *holds* when every number agrees with theory and with what is
+commonly said; it is *imprecise* when theory agrees and the common saying does not; it *fails* when a number disagrees
+with theory.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -17,7 +18,20 @@ from numpy.typing import ArrayLike
 
 from interp.statistics import mean_interval
 
-__all__ = ["Claim", "Curve", "Number", "Panel", "Relation", "at_most", "between", "number", "over_seeds", "tables"]
+__all__ = [
+    "Claim",
+    "Curve",
+    "Number",
+    "Panel",
+    "Relation",
+    "at_most",
+    "curve_over_seeds",
+    "exponent",
+    "number",
+    "over_seeds",
+    "small",
+    "tables",
+]
 
 Relation = Literal["about", "at most", "at least", "equal", "none"]
 Verdict = Literal["holds", "imprecise", "fails"]
@@ -125,28 +139,30 @@ class Claim:
         return "holds" if all(each.agrees for each in self.numbers) else "imprecise"
 
 
-def number(quantity: str, value: float, expected: float = math.nan, within: float = math.nan, **more: object) -> Number:
+def number(quantity: str, value: float, expected: float = math.nan, within: float = math.nan, **more: Any) -> Number:
     """A number that should be about ``expected``; a record without expectation where none is given."""
     relation: Relation = "none" if math.isnan(expected) else "equal" if math.isnan(within) else "about"
-    return Number(quantity, float(value), expected=float(expected), relation=relation, within=within, **more)  # type: ignore[arg-type]
+    return Number(quantity, float(value), expected=float(expected), relation=relation, within=within, **more)
 
 
-def at_most(quantity: str, value: float, bound: float, **more: object) -> Number:
+def at_most(quantity: str, value: float, bound: float, **more: Any) -> Number:
     """A number that theory bounds from above."""
-    return Number(quantity, float(value), expected=float(bound), relation="at most", **more)  # type: ignore[arg-type]
+    return Number(quantity, float(value), expected=float(bound), relation="at most", **more)
 
 
-def between(quantity: str, values: ArrayLike, **more: object) -> Number:
-    """The mean of repeated measurements with its 95 % interval, without expectation."""
-    return over_seeds(quantity, values, "none", math.nan, **more)
-
-
-def over_seeds(quantity: str, values: ArrayLike, relation: Relation, expected: float, **more: object) -> Number:
+def over_seeds(quantity: str, values: ArrayLike, relation: Relation, expected: float, **more: Any) -> Number:
     """The mean over seeds with its 95 % interval (Student's t for few), and how it should stand to ``expected``."""
     found = mean_interval(np.asarray(values, dtype=np.float64))
     return Number(
-        quantity, float(found.value), float(found.low), float(found.high), float(expected), relation, n=int(found.n), **more
-    )  # type: ignore[arg-type]
+        quantity,
+        float(found.value),
+        float(found.low),
+        float(found.high),
+        float(expected),
+        relation,
+        n=int(found.n),
+        **more,
+    )
 
 
 def curve_over_seeds(name: str, x: ArrayLike, values: ArrayLike) -> Curve:
@@ -155,9 +171,20 @@ def curve_over_seeds(name: str, x: ArrayLike, values: ArrayLike) -> Curve:
     return Curve(name, x, found.value, found.low, found.high)
 
 
-def exponent(x: Sequence[float], y: Sequence[float]) -> float:
+def small(value: float | np.floating) -> str:
+    """A number that may be tiny, as people write it: 8.3 × 10⁻⁷."""
+    if value == 0:
+        return "0"
+    mantissa, power = f"{value:.1e}".split("e")
+    return f"{mantissa} × 10{str(int(power)).translate(_RAISED)}"
+
+
+def exponent(x: ArrayLike, y: ArrayLike) -> float:
     """The slope of log y over log x: y ∝ x^slope."""
     return float(np.polyfit(np.log(np.asarray(x, float)), np.log(np.asarray(y, float)), 1)[0])
+
+
+_RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 
 
 def tables(claims: Iterable[Claim]) -> dict[str, pd.DataFrame]:
@@ -165,29 +192,52 @@ def tables(claims: Iterable[Claim]) -> dict[str, pd.DataFrame]:
     claims = list(claims)
     said = [
         {
-            "claim": c.name, "topic": c.topic, "statement": c.statement, "theory": c.theory, "said": c.said,
-            "measured": c.measured, "verdict": c.verdict, "not_shown": c.not_shown, "data": c.data,
+            "claim": c.name,
+            "topic": c.topic,
+            "statement": c.statement,
+            "theory": c.theory,
+            "said": c.said,
+            "measured": c.measured,
+            "verdict": c.verdict,
+            "not_shown": c.not_shown,
+            "data": c.data,
         }
         for c in claims
-    ]  # fmt: skip
+    ]
     numbers = [
         {
-            "claim": c.name, "quantity": n.quantity, "value": n.value, "ci_low": n.low, "ci_high": n.high,
-            "relation": n.relation, "expected": n.expected, "within": n.within, "source": n.source,
-            "agrees": n.agrees, "unit": n.unit, "n": n.n,
+            "claim": c.name,
+            "quantity": n.quantity,
+            "value": n.value,
+            "ci_low": n.low,
+            "ci_high": n.high,
+            "relation": n.relation,
+            "expected": n.expected,
+            "within": n.within,
+            "source": n.source,
+            "agrees": n.agrees,
+            "unit": n.unit,
+            "n": n.n,
         }
         for c in claims
         for n in c.numbers
-    ]  # fmt: skip
+    ]
     panels = [
         {
-            "claim": c.name, "panel": i, "title": p.title, "x_label": p.x_label, "y_label": p.y_label,
-            "x_scale": p.x_scale, "y_scale": p.y_scale, "kind": p.kind, "reference": p.reference,
+            "claim": c.name,
+            "panel": i,
+            "title": p.title,
+            "x_label": p.x_label,
+            "y_label": p.y_label,
+            "x_scale": p.x_scale,
+            "y_scale": p.y_scale,
+            "kind": p.kind,
+            "reference": p.reference,
             "reference_name": p.reference_name,
         }
         for c in claims
         for i, p in enumerate(c.panels)
-    ]  # fmt: skip
+    ]
     curves = [row for c in claims for i, p in enumerate(c.panels) for curve in p.curves for row in _points(c, i, curve)]
     return {
         "claims": pd.DataFrame(said, columns=pd.Index(_CLAIMS)),
@@ -199,11 +249,31 @@ def tables(claims: Iterable[Claim]) -> dict[str, pd.DataFrame]:
 
 _CLAIMS = ["claim", "topic", "statement", "theory", "said", "measured", "verdict", "not_shown", "data"]
 _MEASUREMENTS = [
-    "claim", "quantity", "value", "ci_low", "ci_high", "relation", "expected", "within", "source", "agrees", "unit", "n",
-]  # fmt: skip
+    "claim",
+    "quantity",
+    "value",
+    "ci_low",
+    "ci_high",
+    "relation",
+    "expected",
+    "within",
+    "source",
+    "agrees",
+    "unit",
+    "n",
+]
 _PANELS = [
-    "claim", "panel", "title", "x_label", "y_label", "x_scale", "y_scale", "kind", "reference", "reference_name",
-]  # fmt: skip
+    "claim",
+    "panel",
+    "title",
+    "x_label",
+    "y_label",
+    "x_scale",
+    "y_scale",
+    "kind",
+    "reference",
+    "reference_name",
+]
 _CURVES = ["claim", "panel", "curve", "theory", "x", "y", "low", "high"]
 
 
@@ -213,6 +283,15 @@ def _points(claim: Claim, panel: int, curve: Curve) -> list[dict[str, object]]:
     low = nothing if curve.low is None else np.asarray(curve.low, float)
     high = nothing if curve.high is None else np.asarray(curve.high, float)
     return [
-        {"claim": claim.name, "panel": panel, "curve": curve.name, "theory": curve.theory, "x": a, "y": b, "low": l, "high": h}
-        for a, b, l, h in zip(x, y, low, high, strict=True)
-    ]  # fmt: skip
+        {
+            "claim": claim.name,
+            "panel": panel,
+            "curve": curve.name,
+            "theory": curve.theory,
+            "x": a,
+            "y": b,
+            "low": c,
+            "high": d,
+        }
+        for a, b, c, d in zip(x, y, low, high, strict=True)
+    ]

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from analyses.attention_design.claims import Claim, Curve, Number, Panel, at_most, exponent, number
+from analyses.attention_design.claims import Claim, Curve, Panel, at_most, exponent, number, small
 from analyses.attention_design.config import Config
 from interp.attention import Mask, attend
 from interp.attention.probes import basic
@@ -42,16 +42,19 @@ def pattern() -> Claim:
     lengths = (4096, 8192, 32768)
     held = {n: torch.empty(n, n, device="meta", dtype=torch.float32).nbytes for n in lengths}
     return Claim(
-        "pattern-bytes", TOPIC,
+        "pattern-bytes",
+        TOPIC,
         "The pattern grows with the square of the length.",
         "T² numbers of 4 bytes for each head: 64 MiB at 4,096 tokens, 4 GiB at 32,768.",
-        "One head's pattern in float32 takes " + ", ".join(f"{held[n] / GIB:.3g} GiB at {n:,}" for n in lengths) + " tokens.",
+        "One head's pattern in float32 takes "
+        + ", ".join(f"{held[n] / GIB:.3g} GiB at {n:,}" for n in lengths)
+        + " tokens.",
         (
             number("GiB at 32,768 tokens, one head", held[32768] / GIB, 4.0),
             number("8,192 over 4,096 tokens", held[8192] / held[4096], 4.0),
         ),
         said="32,768² in float32 is 4 GiB per head.",
-    )  # fmt: skip
+    )
 
 
 def engines(seed: int) -> Claim:
@@ -78,29 +81,46 @@ def engines(seed: int) -> Claim:
     }
     last = {name: found[-1] / 2**20 for name, found in peaks.items()}
     return Claim(
-        "memory", TOPIC,
+        "memory",
+        TOPIC,
         "The pattern need not be held: attention can be computed, and read, a block of rows at a time.",
-        "Eager attention holds T² weights. An online softmax, or whole rows in blocks of a fixed size, holds what grows with T; "
+        "Eager attention holds T² weights. An online softmax, or whole rows in blocks of a fixed size, holds what "
+        "grows with T; "
         "the result is the same, not an approximation.",
         f"At {LENGTHS[-1]:,} tokens, one head of 64, the most that is held beyond the inputs is "
         + ", ".join(f"{size:.0f} MiB ({name})" for name, size in last.items())
-        + "; it grows as " + ", ".join(f"T^{slope:.2f} ({name})" for name, slope in slopes.items())
-        + ". Against float64 they are off by " + ", ".join(f"{o:.0e} ({name})" for name, o in off.items()) + ".",
+        + "; it grows as "
+        + ", ".join(f"T^{slope:.2f} ({name})" for name, slope in slopes.items())
+        + ". Against float64 they are off by "
+        + ", ".join(f"{small(o)} ({name})" for name, o in off.items())
+        + ".",
         (
             number("exponent of memory in T, eager", slopes["eager"], 2.0, 0.1),
             at_most("exponent of memory in T, torch's fused", slopes["torch's fused"], 1.1),
-            at_most("exponent of memory in T, row blocks with probes", slopes["row blocks, with the basic probes"], 1.1),
-            at_most("largest difference of torch's fused attention from float64, over eager's", off["torch's fused"] / off["eager"], 4.0),
-            at_most("largest difference of row blocks from float64, over eager's", off["row blocks"] / off["eager"], 4.0),
+            at_most(
+                "exponent of memory in T, row blocks with probes", slopes["row blocks, with the basic probes"], 1.1
+            ),
+            at_most(
+                "largest difference of torch's fused attention from float64, over eager's",
+                off["torch's fused"] / off["eager"],
+                4.0,
+            ),
+            at_most(
+                "largest difference of row blocks from float64, over eager's", off["row blocks"] / off["eager"], 4.0
+            ),
         ),
         (
             Panel(
-                "Memory of one head", "tokens T", "most held beyond the inputs (MiB)",
-                tuple(Curve(name, LENGTHS, np.array(found) / 2**20) for name, found in peaks.items()), "log", "log",
+                "Memory of one head",
+                "tokens T",
+                "most held beyond the inputs (MiB)",
+                tuple(Curve(name, LENGTHS, np.array(found) / 2**20) for name, found in peaks.items()),
+                "log",
+                "log",
             ),
         ),
         not_shown="Time, which depends on the machine: `make bench` measures it against what else there is.",
-    )  # fmt: skip
+    )
 
 
 def cache() -> Claim:
@@ -111,12 +131,16 @@ def cache() -> Claim:
     counted = _counted_cache()
     contexts = np.array([1024, 4096, 16384, 65536, 131072])
     return Claim(
-        "kv-cache", TOPIC,
+        "kv-cache",
+        TOPIC,
         "In decoding memory goes to keys and values, and grouped queries save it.",
-        "2 · layers · KV heads · d · bytes for each token of each request: MQA divides it by the number of heads, GQA by the size "
+        "2 · layers · KV heads · d · bytes for each token of each request: MQA divides it by the number of heads, GQA "
+        "by the size "
         "of a group.",
-        "Bytes a token in 16 bit: " + ", ".join(f"{per / 1024:.0f} KiB ({name})" for name, per in rows.items())
-        + f". In {budget // GIB} GiB fit " + ", ".join(f"{n:,.0f} tokens ({name})" for name, n in fits.items())
+        "Bytes a token in 16 bit: "
+        + ", ".join(f"{per / 1024:.0f} KiB ({name})" for name, per in rows.items())
+        + f". In {budget // GIB} GiB fit "
+        + ", ".join(f"{n:,.0f} tokens ({name})" for name, n in fits.items())
         + ", of one request or shared by many.",
         (
             number("Llama-2 7B, KiB a token", rows["Llama-2 7B (MHA)"] / 1024, 512.0),
@@ -125,13 +149,18 @@ def cache() -> Claim:
         ),
         (
             Panel(
-                "KV cache of 8 requests, 16 bit", "context (tokens)", "GiB",
-                tuple(Curve(name, contexts, 8 * per * contexts / GIB) for name, per in rows.items()), "log", "log",
-                reference=24.0, reference_name="24 GiB",
+                "KV cache of 8 requests, 16 bit",
+                "context (tokens)",
+                "GiB",
+                tuple(Curve(name, contexts, 8 * per * contexts / GIB) for name, per in rows.items()),
+                "log",
+                "log",
+                reference=24.0,
+                reference_name="24 GiB",
             ),
         ),
         not_shown="Weights and activations, which share the memory.",
-    )  # fmt: skip
+    )
 
 
 def window(seed: int) -> Claim:
@@ -141,7 +170,7 @@ def window(seed: int) -> Claim:
     seen = (j <= i) & ((i - j < width) | (j < sinks))
     pairs = {n: float(sum(min(t + 1, width) + min(max(t + 1 - width, 0), sinks) for t in range(n))) for n in LENGTHS}
     full = {n: n * (n + 1) / 2 for n in LENGTHS}
-    q, k, v = _normal(seed, length)
+    _, k, _ = _normal(seed, length)
     lost = []
     distances = (1, 16, 32, 63, 64, 128, 256)
     for distance in distances:
@@ -156,27 +185,40 @@ def window(seed: int) -> Claim:
     inside = min(w for d, (_, w) in zip(distances, lost, strict=True) if d < width)
     beyond = max(w for d, (_, w) in zip(distances, lost, strict=True) if d >= width)
     return Claim(
-        "window", TOPIC,
+        "window",
+        TOPIC,
         "A sliding window makes attention linear in the length, and blind to what lies beyond it.",
-        f"With a window of w and s sinks each query reads w + s keys: T·(w + s) pairs instead of T²/2. A layer gets nothing "
+        "With a window of w and s sinks each query reads w + s keys: T·(w + s) pairs instead of T²/2. A layer gets "
+        "nothing "
         "from further back, whatever its heads look for; only depth carries it, w tokens a layer.",
-        f"From {LENGTHS[0]} to {LENGTHS[-1]} tokens pairs grow as T^{exponent(LENGTHS[1:], list(pairs.values())[1:]):.2f} with a "
-        f"window of {width} and {sinks} sinks, and as T^{exponent(LENGTHS, list(full.values())):.2f} without. A head made to find "
+        f"From {LENGTHS[0]} to {LENGTHS[-1]} tokens pairs grow as "
+        f"T^{exponent(LENGTHS[1:], list(pairs.values())[1:]):.2f} with a "
+        f"window of {width} and {sinks} sinks, and as T^{exponent(LENGTHS, list(full.values())):.2f} without. A head "
+        "made to find "
         f"a key puts {inside:.0%} of its weight there at distances within the window, and {beyond:.0%} beyond.",
         (
             number("exponent of pairs in T, window", exponent(LENGTHS[1:], list(pairs.values())[1:]), 1.0, 0.05),
             number("exponent of pairs in T, full", exponent(LENGTHS, list(full.values())), 2.0, 0.01),
             number("weight on a key beyond the window", beyond, 0.0),
-            number("pairs that the mask permits, counted over the formula", float(seen.sum()) / pairs_of(length, width, sinks), 1.0),
+            number(
+                "pairs that the mask permits, counted over the formula",
+                float(seen.sum()) / pairs_of(length, width, sinks),
+                1.0,
+            ),
         ),
         (
             Panel(
-                "A head that looks for one key", "distance of the key (tokens)", "weight on it",
-                (Curve("all keys", distances, [a for a, _ in lost]), Curve(f"window {width}, {sinks} sinks", distances, [b for _, b in lost])),
+                "A head that looks for one key",
+                "distance of the key (tokens)",
+                "weight on it",
+                (
+                    Curve("all keys", distances, [a for a, _ in lost]),
+                    Curve(f"window {width}, {sinks} sinks", distances, [b for _, b in lost]),
+                ),
                 "log",
             ),
         ),
-    )  # fmt: skip
+    )
 
 
 def experts() -> Claim:
@@ -184,17 +226,22 @@ def experts() -> Claim:
     counts, top_k, d = (1, 2, 4, 8, 16), 1, 64
     parameters, work = [], []
     for n in counts:
-        model = Transformer(TransformerConfig(d_vocab=8, d_model=d, n_layers=1, n_heads=2, mlp="moe", n_experts=n, top_k=top_k))
+        model = Transformer(
+            TransformerConfig(d_vocab=8, d_model=d, n_layers=1, n_heads=2, mlp="moe", n_experts=n, top_k=top_k)
+        )
         block = model.blocks[0].mlp
         parameters.append(sum(p.numel() for p in block.parameters()))
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             block(torch.randn(1, 128, d, generator=torch.Generator().manual_seed(0)))
         work.append(counter.get_total_flops())
     return Claim(
-        "experts", TOPIC,
+        "experts",
+        TOPIC,
         "A mixture of experts has many parameters and uses few of them for each token.",
-        "With n experts and the best k for each token, parameters grow with n, operations with k (and the router's n·d).",
-        f"From 1 to {counts[-1]} experts, one used, parameters grow {parameters[-1] / parameters[0]:.1f} times and counted "
+        "With n experts and the best k for each token, parameters grow with n, operations with k (and the router's "
+        "n·d).",
+        f"From 1 to {counts[-1]} experts, one used, parameters grow {parameters[-1] / parameters[0]:.1f} times and "
+        "counted "
         f"operations {work[-1] / work[0]:.2f} times.",
         (
             number("parameters, 16 experts over 1", parameters[-1] / parameters[0], 16.0, 0.5),
@@ -202,12 +249,18 @@ def experts() -> Claim:
         ),
         (
             Panel(
-                "One expert a token", "experts", "relative to one expert",
-                (Curve("parameters", counts, np.array(parameters) / parameters[0]), Curve("operations", counts, np.array(work) / work[0])),
-                "log", "log",
+                "One expert a token",
+                "experts",
+                "relative to one expert",
+                (
+                    Curve("parameters", counts, np.array(parameters) / parameters[0]),
+                    Curve("operations", counts, np.array(work) / work[0]),
+                ),
+                "log",
+                "log",
             ),
         ),
-    )  # fmt: skip
+    )
 
 
 def pairs_of(length: int, width: int, sinks: int) -> float:

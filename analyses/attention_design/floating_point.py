@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F  # noqa: N812 (the name everyone knows)
 from torch import Tensor, nn
 
-from analyses.attention_design.claims import Claim, Curve, Number, Panel, at_most, number, over_seeds
+from analyses.attention_design.claims import Claim, Curve, Number, Panel, at_most, number, over_seeds, small
 from analyses.attention_design.config import Config
 from analyses.attention_design.tasks import generator
 
@@ -33,24 +33,39 @@ def overflow(seed: int) -> Claim:
     heights = np.linspace(0, 120, 121)
     broken = {name: [float(_naive_breaks(h, kind)) for h in heights] for name, kind in kinds.items()}
     return Claim(
-        "overflow", TOPIC,
+        "overflow",
+        TOPIC,
         "The maximum of a row is subtracted before exp: the result is the same, and exp can't overflow.",
-        "softmax(x) = softmax(x − c) for any c. exp overflows beyond ln(largest number): 88.72 in float32, 11.09 in float16.",
-        f"Both forms differ by {np.abs(plain - shifted).max():.1e} in float64. exp is finite up to "
-        f"{limits['float32']:.2f} in float32 and {limits['float16']:.2f} in float16 (which a single unscaled score of d = 64 "
+        "softmax(x) = softmax(x − c) for any c. exp overflows beyond ln(largest number): 88.72 in float32, 11.09 in "
+        "float16.",
+        f"Both forms differ by {small(np.abs(plain - shifted).max())} in float64. exp is finite up to "
+        f"{limits['float32']:.2f} in float32 and {limits['float16']:.2f} in float16 (which a single unscaled score of "
+        "d = 64 "
         "passes at 1.4 standard deviations).",
         (
             at_most("largest difference of the two forms, float64", float(np.abs(plain - shifted).max()), 1e-14),
-            number("largest x with finite exp(x), float32", limits["float32"], math.log(float(np.finfo(np.float32).max)), 0.01),
-            number("largest x with finite exp(x), float16", limits["float16"], math.log(float(np.finfo(np.float16).max)), 0.01),
+            number(
+                "largest x with finite exp(x), float32",
+                limits["float32"],
+                math.log(float(np.finfo(np.float32).max)),
+                0.01,
+            ),
+            number(
+                "largest x with finite exp(x), float16",
+                limits["float16"],
+                math.log(float(np.finfo(np.float16).max)),
+                0.01,
+            ),
         ),
         (
             Panel(
-                "Where a softmax without the subtraction breaks", "largest score of the row", "result is NaN or 0 (1: yes)",
+                "Where a softmax without the subtraction breaks",
+                "largest score of the row",
+                "result is NaN or 0 (1: yes)",
                 tuple(Curve(name, heights, b) for name, b in broken.items()),
             ),
         ),
-    )  # fmt: skip
+    )
 
 
 def masked_after(seed: int) -> Claim:
@@ -66,42 +81,50 @@ def masked_after(seed: int) -> Claim:
     none = float((moved.masked_fill(future, -math.inf).softmax(-1) - before)[:-1].abs().max())
     sums = after.sum(-1)
     return Claim(
-        "mask-before", TOPIC,
+        "mask-before",
+        TOPIC,
         "The mask is −∞ before the softmax, not zero after it.",
-        "Before: forbidden keys get weight 0 and the rest sums to 1. After: rows sum to what was left, and their denominators "
+        "Before: forbidden keys get weight 0 and the rest sums to 1. After: rows sum to what was left, and their "
+        "denominators "
         "still hold the forbidden scores.",
-        f"Masked after, row sums go from {sums.min():.2f} to {sums.max():.2f}; raising the last key's score changes earlier "
-        f"rows by up to {leak:.3f}. Masked before, by {none:.0e}.",
+        f"Masked after, row sums go from {sums.min():.2f} to {sums.max():.2f}; raising the last key's score changes "
+        "earlier "
+        f"rows by up to {leak:.3f}. Masked before, by {small(none)}.",
         (
             number("row sums masked before, furthest from 1", 1 + float((before.sum(-1) - 1).abs().max()), 1.0, 1e-12),
             at_most("smallest row sum masked after", float(sums.min()), 0.5),
             Number("what a future key changes, masked after", leak, expected=0.01, relation="at least"),
             number("what a future key changes, masked before", none, 0.0),
         ),
-    )  # fmt: skip
+    )
 
 
 def leak(config: Config) -> Claim:
     """What a model gains by the wrong mask: the next token of random text can't be predicted, unless it is seen."""
     floor = math.log(VOCABULARY)
     losses = {
-        name: [_train_leaky(config.seed + s, name) for s in range(config.n_seeds)] for name in ("before", "after", "none")
+        name: [_train_leaky(config.seed + s, name) for s in range(config.n_seeds)]
+        for name in ("before", "after", "none")
     }
     mean = {name: float(np.mean(runs)) for name, runs in losses.items()}
     return Claim(
-        "mask-leak", TOPIC,
+        "mask-leak",
+        TOPIC,
         "A model trained with the wrong mask learns to read the answer, and its loss looks too good.",
-        f"Random tokens cannot be predicted: the expected loss of an honest model is at least ln {VOCABULARY} = {floor:.3f} nats. "
+        f"Random tokens cannot be predicted: the expected loss of an honest model is at least ln {VOCABULARY} = "
+        f"{floor:.3f} nats. "
         "Below it, a model sees the future.",
-        f"On fresh random tokens the loss is {mean['before']:.3f} with −∞ before the softmax, {mean['after']:.3f} with zeros "
+        f"On fresh random tokens the loss is {mean['before']:.3f} with −∞ before the softmax, {mean['after']:.3f} "
+        "with zeros "
         f"after it, and {mean['none']:.3f} without a mask ({config.n_seeds} seeds, {STEPS} steps).",
         (
             over_seeds("loss, masked before", losses["before"], "at least", floor - 0.01, unit="nats"),
             over_seeds("loss, masked after", losses["after"], "at most", floor - 0.02, unit="nats"),
             over_seeds("loss, no mask", losses["none"], "at most", 0.3, unit="nats"),
         ),
-        not_shown="How fast a deep model finds the leak through the denominators; here one layer is trained to find it.",
-    )  # fmt: skip
+        not_shown="How fast a deep model finds the leak through the denominators; here one layer is trained to find "
+        "it.",
+    )
 
 
 class _Leaky(nn.Module):

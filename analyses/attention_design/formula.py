@@ -10,7 +10,7 @@ import torch.nn.functional as F  # noqa: N812 (the name everyone knows)
 from scipy.optimize import linprog
 from torch import Tensor
 
-from analyses.attention_design.claims import Claim, Curve, Number, Panel, at_most, number, over_seeds
+from analyses.attention_design.claims import Claim, Curve, Number, Panel, at_most, number, over_seeds, small
 from analyses.attention_design.config import Config
 from interp.attention import Mask, attend
 
@@ -30,16 +30,22 @@ def three_lines(seed: int) -> Claim:
     exact = _definition(query.double(), key.double(), value.double(), causal=True)
     fused = F.scaled_dot_product_attention(query, key, value, is_causal=True)
     blocks = attend(query, key, value, Mask(causal=True), block_rows=7)
-    worst = {"torch's fused attention": float((fused - exact).abs().max()), "row blocks": float((blocks - exact).abs().max())}
+    worst = {
+        "torch's fused attention": float((fused - exact).abs().max()),
+        "row blocks": float((blocks - exact).abs().max()),
+    }
     return Claim(
-        "three-lines", TOPIC,
+        "three-lines",
+        TOPIC,
         "Attention is three lines: scores q·k/√d, a softmax over the keys, and a weighted mean of the values.",
-        "Every engine computes the same function; in float32 they differ from a float64 evaluation by rounding, some 1e-7 "
+        "Every engine computes the same function; in float32 they differ from a float64 evaluation by rounding, some "
+        "1e-7 "
         "times the largest value.",
-        "Against the definition in float64, " + " and ".join(f"{name} is off by {off:.1e}" for name, off in worst.items())
+        "Against the definition in float64, "
+        + " and ".join(f"{name} is off by {small(off)}" for name, off in worst.items())
         + " at most.",
         tuple(at_most(f"largest difference from float64: {name}", off, 5e-6) for name, off in worst.items()),
-    )  # fmt: skip
+    )
 
 
 def convex(seed: int) -> Claim:
@@ -56,11 +62,13 @@ def convex(seed: int) -> Claim:
     outside = max(_distance_from_hull(row, value.numpy()) for row in output.numpy()[:10])
     expanded = float(output.abs().max()) / largest
     return Claim(
-        "convex", TOPIC,
+        "convex",
+        TOPIC,
         "A head's output is a weighted mean of the values: it lies among them and can't be larger than the largest.",
         "Weights are ≥ 0 and sum to 1, so the output is in the convex hull of the values and ‖output‖∞ ≤ max ‖v‖∞. "
         "Attention mixes; only W_V, W_O and the MLP can make anything larger.",
-        f"The largest output is {expanded:.2f} of the largest value. An MLP on the same vectors reaches {mlp:.1f} times "
+        f"The largest output is {expanded:.2f} of the largest value. An MLP on the same vectors reaches {mlp:.1f} "
+        "times "
         f"it, and the same mean behind W_O = 4·I {projected:.1f} times: weights cannot expand, matrices can.",
         (
             Number("smallest weight", float(weights.min()), expected=0.0, relation="at least"),
@@ -70,7 +78,7 @@ def convex(seed: int) -> Claim:
             Number("largest |MLP(value)| over largest |value|", mlp, expected=1.0, relation="at least"),
             Number("largest |W_O output|, W_O = 4·I, over largest |value|", projected),
         ),
-    )  # fmt: skip
+    )
 
 
 def rank_collapse(seed: int) -> Claim:
@@ -82,30 +90,43 @@ def rank_collapse(seed: int) -> Claim:
     steps = np.log(np.median(alone, 0))
     faster = (steps[1] - steps[2]) / max(steps[0] - steps[1], 1e-9)  # the fall of log r from depth 2 to 3 over 1 to 2
     curves = tuple(
-        Curve(name, DEPTHS, np.median(r, 0), np.quantile(r, 0.05, 0), np.quantile(r, 0.95, 0)) for name, r in left.items()
+        Curve(name, DEPTHS, np.median(r, 0), np.quantile(r, 0.05, 0), np.quantile(r, 0.95, 0))
+        for name, r in left.items()
     )
     return Claim(
-        "rank-collapse", TOPIC,
+        "rank-collapse",
+        TOPIC,
         "Attention alone forgets who is who: stacked without skip connections and MLPs it makes all tokens alike.",
         "Each layer averages. What tokens do not share shrinks with the cube of itself, doubly exponentially in depth "
         "(Dong et al. 2021); a skip connection keeps it.",
-        f"After 12 layers {np.median(alone[:, -1]):.1e} of the tokens' differences is left without skips and "
+        f"After 12 layers {small(np.median(alone[:, -1]))} of the tokens' differences is left without skips and "
         f"{np.median(skips[:, -1]):.2f} with them. The fall from layer 2 to 3 is {faster:.1f} times the one before it "
         "(on a log scale; 1 would be exponential).",
         (
-            at_most("differences left after 12 layers, attention alone (largest of 8 draws)", float(alone[:, -1].max()), 1e-6),
-            Number("with skips over attention alone, 12 layers", float(skips[:, -1].min() / alone[:, -1].max()), expected=1e6,
-                   relation="at least"),
+            at_most(
+                "differences left after 12 layers, attention alone (largest of 8 draws)",
+                float(alone[:, -1].max()),
+                1e-6,
+            ),
+            Number(
+                "with skips over attention alone, 12 layers",
+                float(skips[:, -1].min() / alone[:, -1].max()),
+                expected=1e6,
+                relation="at least",
+            ),
             Number("fall of log r, layer 2→3 over layer 1→2", faster, expected=1.0, relation="at least"),
         ),
         (
             Panel(
-                "Tokens become alike without skips", "layers", "share of tokens' differences that is left", curves,
+                "Tokens become alike without skips",
+                "layers",
+                "share of tokens' differences that is left",
+                curves,
                 y_scale="log",
             ),
         ),
         not_shown="Weights are drawn at random; a trained stack without skips need not collapse as fast.",
-    )  # fmt: skip
+    )
 
 
 def columns(seed: int) -> Claim:
@@ -117,9 +138,11 @@ def columns(seed: int) -> Claim:
     ratio = float((by_column @ value).abs().max() / value.abs().max())
     by_row = float((scores.softmax(-1) @ value).abs().max() / value.abs().max())
     return Claim(
-        "columns", TOPIC,
+        "columns",
+        TOPIC,
         "The softmax runs over the keys of each query. Over the queries of each key, a query gets no weighted mean.",
-        "Columns that sum to 1 leave row sums free between 0 and the number of keys: the output's size then says how many "
+        "Columns that sum to 1 leave row sums free between 0 and the number of keys: the output's size then says how "
+        "many "
         "keys chose this query.",
         f"With columns normalised, row sums run from {sums.min():.2f} to {sums.max():.2f}, and the largest output is "
         f"{ratio:.2f} times the largest value, where rows normalised give {by_row:.2f}.",
@@ -128,7 +151,7 @@ def columns(seed: int) -> Claim:
             at_most("smallest row sum, columns normalised", float(sums.min()), 0.9),
             number("mean row sum, columns normalised", float(sums.mean()), 1.0, 1e-9),
         ),
-    )  # fmt: skip
+    )
 
 
 def directed(config: Config) -> Claim:
@@ -140,25 +163,46 @@ def directed(config: Config) -> Claim:
     pattern = scores.softmax(-1)
     asymmetry = float((pattern - pattern.T).abs().max())
     return Claim(
-        "queries-and-keys", TOPIC,
+        "queries-and-keys",
+        TOPIC,
         "Queries and keys need their own matrices: with W_Q = W_K, a looking at b and b looking at a are one number.",
-        "Scores are then symmetric. Row normalisation can still make the pattern look directed, but not a 3-cycle (a most "
+        "Scores are then symmetric. Row normalisation can still make the pattern look directed, but not a 3-cycle (a "
+        "most "
         "to b, b most to c, c most to a, without masks and positions): it asks s_ab > s_ca > s_bc > s_ab. The best "
         "cross-entropy of a symmetric head on it is ln 2.",
-        f"Over {config.n_seeds} seeds the shared matrix ends at a loss of {np.mean([l for l, _ in shared]):.4f} "
-        f"(ln 2 = {math.log(2):.4f}); two matrices reach {np.mean([l for l, _ in apart]):.1e} and look the right way in "
+        f"Over {config.n_seeds} seeds the shared matrix ends at a loss of {np.mean([loss for loss, _ in shared]):.4f} "
+        f"(ln 2 = {math.log(2):.4f}); two matrices reach {small(np.mean([loss for loss, _ in apart]))} and look the "
+        "right "
+        "way in "
         f"{np.mean([r for _, r in apart]):.1f} of 3 rows. The symmetric scores' own pattern is asymmetric by up to "
         f"{asymmetry:.2f}, for its rows are normalised apart.",
         (
             number("largest |s_ij − s_ji| with W_Q = W_K", float((scores - scores.T).abs().max()), 0.0, 1e-12),
             Number("largest |A_ij − A_ji| of that pattern", asymmetry, expected=0.05, relation="at least"),
-            over_seeds("loss on the 3-cycle, W_Q = W_K", [l for l, _ in shared], "at least", math.log(2) - 1e-6, unit="nats"),
-            over_seeds("loss on the 3-cycle, W_Q ≠ W_K", [l for l, _ in apart], "at most", 0.05, unit="nats"),
-            Number("rows of the cycle that two matrices get right (least of the seeds)", min(r for _, r in apart),
-                   expected=3, relation="at least"),
+            Number(
+                "largest |A_ij − A_ji| of that pattern, said to be 0",
+                asymmetry,
+                expected=1e-6,
+                relation="at most",
+                source="said",
+            ),
+            over_seeds(
+                "loss on the 3-cycle, W_Q = W_K",
+                [loss for loss, _ in shared],
+                "at least",
+                math.log(2) - 1e-6,
+                unit="nats",
+            ),
+            over_seeds("loss on the 3-cycle, W_Q ≠ W_K", [loss for loss, _ in apart], "at most", 0.05, unit="nats"),
+            Number(
+                "rows of the cycle that two matrices get right (least of the seeds)",
+                min(r for _, r in apart),
+                expected=3,
+                relation="at least",
+            ),
         ),
         said="With W_Q = W_K attention could not be directed at all.",
-    )  # fmt: skip
+    )
 
 
 def _normal(seed: int, count: int, shape: tuple[int, ...]) -> list[Tensor]:

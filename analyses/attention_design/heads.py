@@ -38,13 +38,17 @@ def cost() -> Claim:
         weights.append(heads * length**2)
         cache.append(2 * heads * (d_model // heads))
     return Claim(
-        "heads-cost", TOPIC,
+        "heads-cost",
+        TOPIC,
         "Many narrow heads cost what one wide head costs.",
-        "W_Q, W_K, W_V, W_O are d × d however they are cut, and h products of T × d/h × T are one of T × d × T. What does grow "
+        "W_Q, W_K, W_V, W_O are d × d however they are cut, and h products of T × d/h × T are one of T × d × T. What "
+        "does grow "
         "with h is the pattern and its softmax: h·T² numbers. The KV cache holds d numbers each for keys and values, "
         "whatever h is.",
-        f"From 1 to {COUNTS[-1]} heads parameters ({parameters[0]:,}) and operations of both products ({products[0]:,}) stay "
-        f"the same to the last one; weights to take a softmax of go from {weights[0]:,} to {weights[-1]:,}; the cache keeps "
+        f"From 1 to {COUNTS[-1]} heads parameters ({parameters[0]:,}) and operations of both products "
+        f"({products[0]:,}) stay "
+        f"the same to the last one; weights to take a softmax of go from {weights[0]:,} to {weights[-1]:,}; the cache "
+        "keeps "
         f"{cache[0]} numbers a token.",
         (
             number("parameters, most heads over one", parameters[-1] / parameters[0], 1.0),
@@ -55,15 +59,19 @@ def cost() -> Claim:
         ),
         (
             Panel(
-                "What grows with the number of heads", "heads (width d/h)", "relative to one head",
+                "What grows with the number of heads",
+                "heads (width d/h)",
+                "relative to one head",
                 tuple(
                     Curve(name, COUNTS, np.array(y) / y[0])
                     for name, y in (("parameters, products, KV cache", products), ("softmax, pattern", weights))
-                ), "log", "log",
+                ),
+                "log",
+                "log",
             ),
         ),
         said="Heads are free; and, elsewhere, that the KV cache grows with them.",
-    )  # fmt: skip
+    )
 
 
 def two_places(seed: int) -> Claim:
@@ -78,14 +86,18 @@ def two_places(seed: int) -> Claim:
         optimiser.step()
     best = float(logits.detach().softmax(-1)[:, :2].amin(-1).max())
     return Claim(
-        "two-places", TOPIC,
+        "two-places",
+        TOPIC,
         "One softmax can't attend strongly to two places at once.",
         "Weights sum to 1, so the smaller of two is at most ½. Two heads have two softmaxes.",
-        f"Maximised from 64 starts, the smaller of two weights in one row reaches {best:.4f}; with a head for each place both "
+        f"Maximised from 64 starts, the smaller of two weights in one row reaches {best:.4f}; with a head for each "
+        "place both "
         "reach 1.",
-        (Number("largest smaller-of-two weight", best, expected=0.5, relation="at most"),
-         Number("the same, reached at least", best, expected=0.49, relation="at least")),
-    )  # fmt: skip
+        (
+            Number("largest smaller-of-two weight", best, expected=0.5, relation="at most"),
+            Number("the same, reached at least", best, expected=0.49, relation="at least"),
+        ),
+    )
 
 
 def two_at_once(config: Config) -> Claim:
@@ -97,34 +109,63 @@ def two_at_once(config: Config) -> Claim:
         task, d_vocab = two_relations(seed, keys=5, values=VALUES)
         for heads in right:
             model, history = fit(
-                task, steps=STEPS, seed=seed, d_vocab=d_vocab, d_model=64, n_layers=1, n_heads=heads, positions="none",
-                learning_rate=5e-3, causal=False,
-            )  # fmt: skip
+                task,
+                steps=STEPS,
+                seed=seed,
+                d_vocab=d_vocab,
+                d_model=64,
+                n_layers=1,
+                n_heads=heads,
+                positions="none",
+                learning_rate=5e-3,
+                causal=False,
+            )
             losses[heads].append(history)
             right[heads].append(score(model, task).accuracy)
     mean = {heads: float(np.mean(a)) for heads, a in right.items()}
     ceiling = (1 + 1 / VALUES) / 2
     half = math.log(VALUES**2) / 2
-    later = np.subtract(*([first_below(run, half) for run in losses[heads]] for heads in (1, 2)))
+    sooner = {heads: np.array([first_below(run, half) for run in runs]) for heads, runs in losses.items()}
+    later = sooner[1] - sooner[2]
     steps = np.arange(10, STEPS + 1, 10)
     curves = tuple(
         curve_over_seeds(name, steps, np.array(losses[heads]).reshape(config.n_seeds, -1, 10).mean(-1))
         for heads, name in ((1, "one head"), (2, "two heads"))
     )
     return Claim(
-        "two-relations", TOPIC,
+        "two-relations",
+        TOPIC,
         "A task that needs two relations at once needs two heads.",
-        "The answer is the ordered pair of two looked-up values. A head that weighs both alike knows which values there are but "
-        f"not whose is which: at best (1 + 1/{VALUES})/2 = {ceiling:.2f} are right. Unequal weights tell them apart by size: a "
+        "The answer is the ordered pair of two looked-up values. A head that weighs both alike knows which values "
+        "there are but "
+        f"not whose is which: at best (1 + 1/{VALUES})/2 = {ceiling:.2f} are right. Unequal weights tell them apart "
+        "by size: a "
         "way round, with a smaller margin, that has to be found. Two heads need no such way.",
-        f"With the same parameters, two heads are right in {mean[2]:.0%} and one head in {mean[1]:.0%} of the cases after "
+        f"With the same parameters, two heads are right in {mean[2]:.0%} and one head in {mean[1]:.0%} of the cases "
+        "after "
         f"{STEPS} steps; one head loses half of its loss {later.mean():.0f} steps later ({config.n_seeds} seeds).",
         (
-            over_seeds("steps later that one head has lost half of the loss (paired)", later, "at least", 0.0, unit="steps"),
+            over_seeds(
+                "steps later that one head has lost half of the loss (paired)", later, "at least", 0.0, unit="steps"
+            ),
             over_seeds("accuracy, two heads", right[2], "none", math.nan),
-            over_seeds("accuracy, one head, said to stay at the ceiling of equal weights", right[1], "at most", ceiling + 0.05,
-                       source="said"),
+            over_seeds(
+                "accuracy, one head, said to stay at the ceiling of equal weights",
+                right[1],
+                "at most",
+                ceiling + 0.05,
+                source="said",
+            ),
         ),
-        (Panel("Two lookups at once", "step", "loss (nats)", curves, reference=2 * math.log(VALUES), reference_name="chance"),),
+        (
+            Panel(
+                "Two lookups at once",
+                "step",
+                "loss (nats)",
+                curves,
+                reference=2 * math.log(VALUES),
+                reference_name="chance",
+            ),
+        ),
         said="One head cannot solve it.",
-    )  # fmt: skip
+    )

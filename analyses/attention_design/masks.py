@@ -30,46 +30,66 @@ def both(config: Config) -> Claim:
         seed = config.seed + s
         for name, causal in (("causal", True), ("bidirectional", False)):
             choices = {
-                "d_vocab": VOCABULARY, "n_ctx": LENGTH, "d_model": 32, "n_layers": 1, "n_heads": 2, "positions": "learned",
-                "causal": causal, "learning_rate": 1e-2,
-            }  # fmt: skip
+                "d_vocab": VOCABULARY,
+                "n_ctx": LENGTH,
+                "d_model": 32,
+                "n_layers": 1,
+                "n_heads": 2,
+                "positions": "learned",
+                "causal": causal,
+                "learning_rate": 1e-2,
+            }
             model, _ = fit(lambda step, seed=seed: _next_shown(seed, step), steps=STEPS, seed=seed, **choices)
             right[name].append(score(model, lambda step, seed=seed: _next_shown(seed, step)).accuracy)
             model, _ = fit(lambda step, seed=seed: _repeating(seed, step), steps=STEPS, seed=seed, **choices)
             seen[name].append(score(model, lambda step, seed=seed: _repeating(seed, step)).accuracy)
             continued[name].append(_continues(model, seed))
-    mean = {kind: {name: float(np.mean(a)) for name, a in found.items()}
-            for kind, found in (("right", right), ("seen", seen), ("continued", continued))}  # fmt: skip
+    mean = {
+        kind: {name: float(np.mean(a)) for name, a in found.items()}
+        for kind, found in (("right", right), ("seen", seen), ("continued", continued))
+    }
     dots = [
         (f"{task}: {name}", over_seeds("", found[name], "none", math.nan))
         for task, found in (("needs what comes next", right), ("continues from a prefix", continued))
         for name in ("bidirectional", "causal")
     ]
     return Claim(
-        "encoder-decoder", TOPIC,
+        "encoder-decoder",
+        TOPIC,
         "An encoder sees both sides and understands; a decoder sees the past and can continue. The mask decides which.",
-        "What needs a later token is out of a causal model's reach: it stays at chance. A bidirectional model trained to name "
-        "the next token can look it up, so that its loss says nothing, and fails where the next token is not there yet.",
+        "What needs a later token is out of a causal model's reach: it stays at chance. A bidirectional model trained "
+        "to name "
+        "the next token can look it up, so that its loss says nothing, and fails where the next token is not there "
+        "yet.",
         f"Naming the token that follows: bidirectional {mean['right']['bidirectional']:.0%} right, causal "
         f"{mean['right']['causal']:.0%} (chance {1 / VOCABULARY:.0%}). Continuing a sequence that repeats: with the "
-        f"answer in sight {mean['seen']['bidirectional']:.0%} and {mean['seen']['causal']:.0%}, but from a prefix alone "
+        f"answer in sight {mean['seen']['bidirectional']:.0%} and {mean['seen']['causal']:.0%}, but from a prefix "
+        "alone "
         f"{mean['continued']['bidirectional']:.0%} and {mean['continued']['causal']:.0%} ({config.n_seeds} seeds).",
         (
             over_seeds("needs what comes next: bidirectional", right["bidirectional"], "at least", 0.9),
             over_seeds("needs what comes next: causal", right["causal"], "at most", 1 / VOCABULARY + 0.05),
-            over_seeds("continues from a prefix: causal less bidirectional (paired)",
-                       np.subtract(continued["causal"], continued["bidirectional"]), "at least", 0.0),
+            over_seeds(
+                "continues from a prefix: causal less bidirectional (paired)",
+                np.subtract(continued["causal"], continued["bidirectional"]),
+                "at least",
+                0.0,
+            ),
             over_seeds("next token with the answer in sight: bidirectional", seen["bidirectional"], "at least", 0.9),
         ),
         (
             Panel(
-                "Two tasks, two masks", "accuracy", "",
-                tuple(Curve(name, [n.value], [i], [n.low], [n.high]) for i, (name, n) in enumerate(dots)), kind="dots",
-                reference=1 / VOCABULARY, reference_name="chance",
+                "Two tasks, two masks",
+                "accuracy",
+                "",
+                tuple(Curve(name, [n.value], [i], [n.low], [n.high]) for i, (name, n) in enumerate(dots)),
+                kind="dots",
+                reference=1 / VOCABULARY,
+                reference_name="chance",
             ),
         ),
         not_shown="Masked-token training, which makes bidirectional models useful, is another objective.",
-    )  # fmt: skip
+    )
 
 
 def _next_shown(seed: int, step: int) -> tuple[Tensor, Tensor]:

@@ -1,10 +1,10 @@
-"""The same questions asked of the model: its scores, its scale, its heads' subspaces, and what features make of them."""
+"""The same questions asked of the model: its scores, its scale, its heads' subspaces, and features in their place."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
@@ -14,12 +14,13 @@ from torch import Tensor
 from analyses.attention_design.claims import Claim, Curve, Number, Panel
 from analyses.attention_design.config import Config
 from interp import HookedModel
-from interp.attention import Trace
+from interp.attention import Trace, Traces
 from interp.attention.edits import ScaleExponent
 from interp.attention.probes import Entropy, MaxWeight, RowMean
 from interp.attention.rows import Rows
 from interp.data import SAMPLE, Sequences, Vocabulary, read_documents, repeated_tokens, windows
 from interp.errors import UserError
+from interp.models.recording import Run
 from interp.models.transformer.linear import performer_features, random_directions
 from interp.results import Workspace
 from interp.statistics import mean_interval, spearman_interval
@@ -51,7 +52,9 @@ def claims(model: HookedModel, config: Config, work: Workspace) -> list[Claim]:
     text = _text(model, config, work)
     found = []
     if text is not None:
-        run = _run(model, text, probes=[ScoreDeviation(first_position=16), MaxWeight(first_position=16), Entropy()], keep="qk")
+        run = _run(
+            model, text, probes=[ScoreDeviation(first_position=16), MaxWeight(first_position=16), Entropy()], keep="qk"
+        )
         measured = {name: run.values(i).mean(1) for i, name in enumerate(("deviation", "max", "entropy"))}
         found = [deviations(model, measured), *features(run.traces, measured, config.seed, work)]
         try:
@@ -59,7 +62,11 @@ def claims(model: HookedModel, config: Config, work: Workspace) -> list[Claim]:
         except UserError as error:
             work.skip("loss under other scale exponents", str(error))
         else:
-            alphas = {-math.log(trace.scale) / math.log(trace.query.shape[-1]) for trace in run.traces.values() if trace.scale > 0}
+            alphas = {
+                -math.log(trace.scale) / math.log(trace.query.shape[-1])
+                for trace in run.traces.values()
+                if trace.scale > 0
+            }
             if len({round(alpha, 6) for alpha in alphas}) == 1:
                 found.append(scale(model, text, round(alphas.pop(), 4)))
             else:
@@ -77,28 +84,46 @@ def deviations(model: HookedModel, measured: dict[str, Tensor]) -> Claim:
     relation = spearman_interval(deviation, sharp)
     order = np.sort(deviation)
     return Claim(
-        "trained-deviation", TOPIC,
+        "trained-deviation",
+        TOPIC,
         "After the division by √d, scores stay near unit variance.",
-        "The argument is about random vectors. Training moves queries and keys until heads are as sharp as they are useful; "
+        "The argument is about random vectors. Training moves queries and keys until heads are as sharp as they are "
+        "useful; "
         "correlated q and k give scores of order √d after the division (the case of Yang et al. 2022 for 1/d).",
-        f"Over {len(deviation)} heads the standard deviation of a row's scores is {np.median(deviation):.2f} in the median, from "
-        f"{order[0]:.2f} to {order[-1]:.1f}; {within:.0%} of the heads lie between ½ and 2. Heads of larger deviation are "
+        f"Over {len(deviation)} heads the standard deviation of a row's scores is {np.median(deviation):.2f} in the "
+        "median, from "
+        f"{order[0]:.2f} to {order[-1]:.1f}; {within:.0%} of the heads lie between ½ and 2. Heads of larger deviation "
+        "are "
         f"sharper: rank correlation with the largest weight {float(relation.value):.2f}.",
         (
             Number("median standard deviation of a head's scores", float(np.median(deviation)), n=len(deviation)),
-            Number("share of heads within a factor of 2 of 1, said to be all", within, expected=0.95, relation="at least", source="said"),
-            Number("rank correlation of deviation and largest weight", float(relation.value), float(relation.low),
-                   float(relation.high), n=len(deviation)),
+            Number(
+                "share of heads within a factor of 2 of 1, said to be all",
+                within,
+                expected=0.95,
+                relation="at least",
+                source="said",
+            ),
+            Number(
+                "rank correlation of deviation and largest weight",
+                float(relation.value),
+                float(relation.low),
+                float(relation.high),
+                n=len(deviation),
+            ),
         ),
         (
             Panel(
-                "Scores of trained heads", "standard deviation of a row's scores", "share of heads below it",
-                (Curve("heads", order, np.linspace(0, 1, len(order))),), "log",
+                "Scores of trained heads",
+                "standard deviation of a row's scores",
+                "share of heads below it",
+                (Curve("heads", order, np.linspace(0, 1, len(order))),),
+                "log",
             ),
         ),
         said="Scores have unit variance.",
         data=str(model.info.get("name", "the model")),
-    )  # fmt: skip
+    )
 
 
 def scale(model: HookedModel, text: Sequences, alpha: float) -> Claim:
@@ -115,29 +140,51 @@ def scale(model: HookedModel, text: Sequences, alpha: float) -> Claim:
     others = [i for i, shift in enumerate(SHIFTS) if shift]
     low, high = SHIFTS.index(-0.1), SHIFTS.index(0.1)
     return Claim(
-        "scale-edited", TOPIC,
+        "scale-edited",
+        TOPIC,
         "A trained model depends on the scale it was trained with.",
-        "W_Q and W_K could take up any constant factor in training; afterwards they have. Another exponent α sharpens (smaller) "
+        "W_Q and W_K could take up any constant factor in training; afterwards they have. Another exponent α sharpens "
+        "(smaller) "
         f"or flattens (larger) every head by d^(own − α), with d = {d_head} and the model's own exponent {alpha:g}.",
-        f"Of the exponents tried, the loss is least at α = {best:g}. At {exponents[low]:g} it changes by {found.value[low]:+.2f} "
-        f"nats, at {exponents[high]:g} by {found.value[high]:+.2f} (scores {d_head**0.1:.2f} times as far apart, and as near).",
+        f"Of the exponents tried, the loss is least at α = {best:g}. At {exponents[low]:g} it changes by "
+        f"{found.value[low]:+.2f} "
+        f"nats, at {exponents[high]:g} by {found.value[high]:+.2f} (scores {d_head**0.1:.2f} times as far apart, and "
+        "as near).",
         (
-            Number("upper end of the change of the loss, least of all other exponents",
-                   float(np.nanmin(found.high[others])) if np.isfinite(found.high[others]).any() else math.nan,
-                   expected=0.0, relation="at least", unit="nats", n=len(text)),
+            Number(
+                "upper end of the change of the loss, least of all other exponents",
+                float(np.nanmin(found.high[others])) if np.isfinite(found.high[others]).any() else math.nan,
+                expected=0.0,
+                relation="at least",
+                unit="nats",
+                n=len(text),
+            ),
             Number("exponent of least loss", best),
-            *(Number(f"change of the loss at α = {a:g}", float(found.value[i]), float(found.low[i]), float(found.high[i]),
-                     unit="nats", n=len(text)) for i, a in enumerate(exponents)),
+            *(
+                Number(
+                    f"change of the loss at α = {a:g}",
+                    float(found.value[i]),
+                    float(found.low[i]),
+                    float(found.high[i]),
+                    unit="nats",
+                    n=len(text),
+                )
+                for i, a in enumerate(exponents)
+            ),
         ),
         (
             Panel(
-                "Loss under another scale", "scale exponent α", "change of the loss (nats)",
-                (Curve("all heads", exponents, found.value, found.low, found.high),), reference=0.0, reference_name="unchanged",
+                "Loss under another scale",
+                "scale exponent α",
+                "change of the loss (nats)",
+                (Curve("all heads", exponents, found.value, found.low, found.high),),
+                reference=0.0,
+                reference_name="unchanged",
             ),
         ),
         not_shown="One exponent for all heads; a single head may be better off with another.",
         data=str(model.info.get("name", "the model")),
-    )  # fmt: skip
+    )
 
 
 def subspaces(model: HookedModel, work: Workspace) -> list[Claim]:
@@ -156,28 +203,43 @@ def subspaces(model: HookedModel, work: Workspace) -> list[Claim]:
     said = " and ".join(f"{float(f.value):.3f} ({name})" for name, f in found.items())
     return [
         Claim(
-            "subspaces", TOPIC,
+            "subspaces",
+            TOPIC,
             "Heads look at different subspaces.",
-            f"The overlap of two heads' subspaces is the mean squared cosine of their principal angles: 1 for the same subspace, "
+            "The overlap of two heads' subspaces is the mean squared cosine of their principal angles: 1 for the "
+            "same subspace, "
             f"d_head/d_model = {chance:.3f} for random ones.",
-            f"Between heads of one layer the overlap is {said} on average over layers, where random subspaces have {chance:.3f} and "
+            f"Between heads of one layer the overlap is {said} on average over layers, where random subspaces have "
+            f"{chance:.3f} and "
             "equal ones 1.",
             (
-                *(Number(f"overlap of {name} over that of random subspaces", float(f.value) / chance, float(f.low) / chance,
-                         float(f.high) / chance, n=int(f.n)) for name, f in found.items()),
-                Number("largest overlap of a layer (mean over pairs)", max(float(np.max(v)) for v in overlaps.values() if len(v)),
-                       expected=0.9, relation="at most"),
+                *(
+                    Number(
+                        f"overlap of {name} over that of random subspaces",
+                        float(f.value) / chance,
+                        float(f.low) / chance,
+                        float(f.high) / chance,
+                        n=int(f.n),
+                    )
+                    for name, f in found.items()
+                ),
+                Number(
+                    "largest overlap of a layer (mean over pairs)",
+                    max(float(np.max(v)) for v in overlaps.values() if len(v)),
+                    expected=0.9,
+                    relation="at most",
+                ),
             ),
             data=str(model.info.get("name", "the model")),
         )
-    ]  # fmt: skip
+    ]
 
 
-def features(traces: dict[str, Trace], measured: dict[str, Tensor], seed: int, work: Workspace) -> list[Claim]:
+def features(traces: Traces, measured: dict[str, Tensor], seed: int, work: Workspace) -> list[Claim]:
     """Performer's features on the model's own queries and keys: which heads are lost."""
     directions: dict[int, Tensor] = {}
     lost, sharp = [], []
-    for i, (name, trace) in enumerate(traces.items()):
+    for i, trace in enumerate(traces.values()):
         if trace.mask.bias is not None or trace.softcap is not None or trace.mask.sinks is not None:
             continue
         d = trace.query.shape[-1]
@@ -186,7 +248,10 @@ def features(traces: dict[str, Trace], measured: dict[str, Tensor], seed: int, w
         lost.append(_misplaced(trace, directions[d]))
         sharp.append(measured["max"][i])
     if not lost:
-        work.skip("random features on the model's heads", "its scores have biases, softcaps or sinks, which features do not model")
+        work.skip(
+            "random features on the model's heads",
+            "its scores have biases, softcaps or sinks, which features do not model",
+        )
         return []
     misplaced, largest = torch.cat(lost).numpy(), torch.cat(sharp).numpy()
     kept = np.isfinite(misplaced) & np.isfinite(largest)
@@ -195,30 +260,47 @@ def features(traces: dict[str, Trace], measured: dict[str, Tensor], seed: int, w
     flat, peaked = misplaced[largest <= np.median(largest)], misplaced[largest > np.median(largest)]
     return [
         Claim(
-            "features-on-heads", TOPIC,
+            "features-on-heads",
+            TOPIC,
             "Linear attention approximates softmax attention.",
-            f"Its error grows with exp(‖q + k‖²/2): on trained queries and keys {FEATURES} random features meet scores that are "
+            f"Its error grows with exp(‖q + k‖²/2): on trained queries and keys {FEATURES} random features meet "
+            "scores that are "
             "far apart.",
-            f"With {FEATURES} orthogonal features, {np.median(misplaced):.0%} of a head's attention is misplaced in the median "
-            f"(total variation), {np.median(flat):.0%} in the flatter half of the heads and {np.median(peaked):.0%} in the "
+            f"With {FEATURES} orthogonal features, {np.median(misplaced):.0%} of a head's attention is misplaced in "
+            "the median "
+            f"(total variation), {np.median(flat):.0%} in the flatter half of the heads and {np.median(peaked):.0%} "
+            "in the "
             f"sharper; rank correlation with the largest weight {float(relation.value):.2f}.",
             (
-                Number("misplaced attention, median head, said to be small", float(np.median(misplaced)), expected=0.1,
-                       relation="at most", source="said", n=len(misplaced)),
-                Number("rank correlation of misplaced attention and largest weight", float(relation.value), float(relation.low),
-                       float(relation.high), n=len(misplaced)),
+                Number(
+                    "misplaced attention, median head, said to be small",
+                    float(np.median(misplaced)),
+                    expected=0.1,
+                    relation="at most",
+                    source="said",
+                    n=len(misplaced),
+                ),
+                Number(
+                    "rank correlation of misplaced attention and largest weight",
+                    float(relation.value),
+                    float(relation.low),
+                    float(relation.high),
+                    n=len(misplaced),
+                ),
             ),
             (
                 Panel(
-                    f"Attention misplaced by {FEATURES} random features", "largest weight (mean over rows)",
-                    "misplaced (total variation)", (Curve("heads", np.sort(largest), misplaced[np.argsort(largest)]),),
+                    f"Attention misplaced by {FEATURES} random features",
+                    "largest weight (mean over rows)",
+                    "misplaced (total variation)",
+                    (Curve("heads", np.sort(largest), misplaced[np.argsort(largest)]),),
                     kind="points",
                 ),
             ),
             said="It is a drop-in replacement.",
             not_shown="Models trained with linear attention, whose heads learn to live with it.",
         )
-    ]  # fmt: skip
+    ]
 
 
 def heads_table(model: HookedModel, config: Config, work: Workspace) -> pd.DataFrame:
@@ -232,20 +314,31 @@ def heads_table(model: HookedModel, config: Config, work: Workspace) -> pd.DataF
         found = mean_interval(values.numpy())
         for head in range(site.n_heads):
             value = float(found.value[head])
-            rows.append({
-                "site": site.name, "layer": site.layer, "head": head, "metric": "score_deviation", "data": "text",
-                "value": value, "ci_low": float(found.low[head]), "ci_high": float(found.high[head]), "chance": math.nan,
-                "p_corrected": math.nan, "n": int(found.n[head]), "note": "" if math.isfinite(value) else "no row of 16 keys",
-            })  # fmt: skip
+            rows.append(
+                {
+                    "site": site.name,
+                    "layer": site.layer,
+                    "head": head,
+                    "metric": "score_deviation",
+                    "data": "text",
+                    "value": value,
+                    "ci_low": float(found.low[head]),
+                    "ci_high": float(found.high[head]),
+                    "chance": math.nan,
+                    "p_corrected": math.nan,
+                    "n": int(found.n[head]),
+                    "note": "" if math.isfinite(value) else "no row of 16 keys",
+                }
+            )
     return pd.DataFrame(rows)
 
 
-def _run(model: HookedModel, text: Sequences, **asked: object) -> object:
+def _run(model: HookedModel, text: Sequences, **asked: Any) -> Run:
     valid = None if bool(text.valid.all()) else text.valid
-    given = {"tokens": text.tokens, "valid": valid}
+    given: dict[str, Any] = {"tokens": text.tokens, "valid": valid}
     if model.is_encoder_decoder:
         given |= {"decoder_tokens": text.tokens, "decoder_valid": valid}
-    return model.run(**given, **asked)  # type: ignore[arg-type]
+    return model.run(**given, **asked)
 
 
 def _text(model: HookedModel, config: Config, work: Workspace) -> Sequences | None:
@@ -256,16 +349,25 @@ def _text(model: HookedModel, config: Config, work: Workspace) -> Sequences | No
     length = config.tokens if model.n_ctx is None else min(config.tokens, model.n_ctx)
     source = config.text or SAMPLE
     if model.tokenizer is None and not source.endswith(".npy"):
-        work.note("The model came without a tokenizer: what is measured on it is measured on random tokens that repeat.")
+        work.note(
+            "The model came without a tokenizer: what is measured on it is measured on random tokens that repeat."
+        )
         bos = getattr(model.config, "bos_token_id", None)
         prefix = [] if bos is None else [bos]
         vocabulary = Vocabulary.of_size(model.d_vocab, set(prefix))
         period = (length - len(prefix)) // 2
-        return repeated_tokens(vocabulary, period, 2, config.windows, seed=config.seed, prefix=prefix, context=model.n_ctx)
+        return repeated_tokens(
+            vocabulary, period, 2, config.windows, seed=config.seed, prefix=prefix, context=model.n_ctx
+        )
     return windows(
-        read_documents(source), model.tokenizer, length, n=config.windows, seed=config.seed, vocab_size=model.d_vocab,
+        read_documents(source),
+        model.tokenizer,
+        length,
+        n=config.windows,
+        seed=config.seed,
+        vocab_size=model.d_vocab,
         context=model.n_ctx,
-    )  # fmt: skip
+    )
 
 
 def _losses(model: HookedModel, text: Sequences, edits: list[ScaleExponent]) -> np.ndarray:

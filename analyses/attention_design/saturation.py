@@ -17,6 +17,7 @@ from analyses.attention_design.claims import (
     exponent,
     number,
     over_seeds,
+    small,
 )
 from analyses.attention_design.config import Config
 from analyses.attention_design.tasks import Recall, first_below, fit, go_on, score
@@ -39,10 +40,12 @@ def jacobian() -> Claim:
     small = gaps < 1e-3
     slope = exponent(gaps[small].tolist(), norms[small].tolist())
     return Claim(
-        "jacobian", TOPIC,
+        "jacobian",
+        TOPIC,
         "A saturated softmax passes no gradient to its scores.",
-        "The Jacobian is diag(σ) − σσᵀ. With the largest weight at 1 − ε and the rest shared by m keys, its Frobenius norm is "
-        "√((ε−ε²)² + ε²(1−ε)²/m·2 + …): proportional to ε.",
+        "The Jacobian is diag(σ) − σσᵀ. With the largest weight at 1 − ε and the rest shared by m keys, its Frobenius "
+        "norm is "
+        "√(1 + 1/m) · ε as ε → 0 (to leading order): proportional to ε.",
         f"Its norm falls as ε^{slope:.3f}; at a largest weight of 0.99 it is {_closed_form(0.01, others):.4f}, at 0.5 "
         f"{_closed_form(0.5, others):.2f}.",
         (
@@ -51,11 +54,15 @@ def jacobian() -> Claim:
         ),
         (
             Panel(
-                "What a softmax passes on", "ε = 1 − largest weight", "‖diag(σ) − σσᵀ‖ (Frobenius)",
-                (Curve("measured", gaps, norms), Curve("∝ ε", gaps, gaps * norms[0] / gaps[0], theory=True)), "log", "log",
+                "What a softmax passes on",
+                "ε = 1 − largest weight",
+                "‖diag(σ) − σσᵀ‖ (Frobenius)",
+                (Curve("measured", gaps, norms), Curve("∝ ε", gaps, gaps * norms[0] / gaps[0], theory=True)),
+                "log",
+                "log",
             ),
         ),
-    )  # fmt: skip
+    )
 
 
 def gradients(seed: int) -> Claim:
@@ -74,24 +81,36 @@ def gradients(seed: int) -> Claim:
     to_scores = np.array(to_scores)
     at = dict(zip(spreads.tolist(), to_scores, strict=True))
     return Claim(
-        "vanishing", TOPIC,
+        "vanishing",
+        TOPIC,
         "Queries and keys stop learning where scores are far apart.",
         "Their gradient passes through the softmax's Jacobian, which shrinks with 1 − largest weight. That gap closes "
         "exponentially in the distance of the two largest scores.",
-        f"The median gradient that reaches a row's scores is {at[1.0]:.2f} at deviation 1, {at[8.0]:.2f} at 8 (d = 64 without "
-        f"the scale), {at[16.0]:.2f} at 16 and {at[64.0]:.1e} at 64.",
+        f"The median gradient that reaches a row's scores is {at[1.0]:.2f} at deviation 1, {at[8.0]:.2f} at 8 (d = 64 "
+        "without "
+        f"the scale), {at[16.0]:.2f} at 16 and {small(at[64.0])} at 64.",
         (
             Number("deviation 64 over deviation 1", at[64.0] / at[1.0], expected=0.1, relation="at most"),
-            Number("deviation 8 over deviation 1, said to vanish", at[8.0] / at[1.0], expected=0.1, relation="at most", source="said"),
+            Number(
+                "deviation 8 over deviation 1, said to vanish",
+                at[8.0] / at[1.0],
+                expected=0.1,
+                relation="at most",
+                source="said",
+            ),
         ),
         (
             Panel(
-                "Gradient through the softmax", "standard deviation of the scores", "‖∂ loss / ∂ scores‖ (median row)",
-                (Curve("median row", spreads, to_scores),), "log", "log",
+                "Gradient through the softmax",
+                "standard deviation of the scores",
+                "‖∂ loss / ∂ scores‖ (median row)",
+                (Curve("median row", spreads, to_scores),),
+                "log",
+                "log",
             ),
         ),
         said="At the spread of unscaled scores of d = 64 the gradient has vanished.",
-    )  # fmt: skip
+    )
 
 
 def training(config: Config) -> Claim:
@@ -105,9 +124,17 @@ def training(config: Config) -> Claim:
         task = Recall(keys=8, values=VALUES, pairs=6, batch=32, seed=seed)
         for name, (alpha, warmup) in variants.items():
             model, history = fit(
-                task, steps=STEPS, seed=seed, warmup=warmup, d_vocab=task.d_vocab, d_model=128, n_layers=1, n_heads=1,
-                positions="none", scale_exponent=alpha,
-            )  # fmt: skip
+                task,
+                steps=STEPS,
+                seed=seed,
+                warmup=warmup,
+                d_vocab=task.d_vocab,
+                d_model=128,
+                n_layers=1,
+                n_heads=1,
+                positions="none",
+                scale_exponent=alpha,
+            )
             losses[name].append(history)
             accuracy[name].append(score(model, task).accuracy)
             if name == "α = 0":
@@ -116,33 +143,63 @@ def training(config: Config) -> Claim:
                 go_on(mended, task, steps=STEPS // 2, seed=seed, first=STEPS)
                 set_right.append(score(mended, task).accuracy)
     means = {name: float(np.mean(a)) for name, a in accuracy.items()}
-    halves = {name: np.array([first_below(run, math.log(VALUES) / 2) for run in runs], float) for name, runs in losses.items()}
+    halves = {
+        name: np.array([first_below(run, math.log(VALUES) / 2) for run in runs], float) for name, runs in losses.items()
+    }
     steps = np.arange(0, STEPS, 10)
     curves = tuple(
-        curve_over_seeds(name, steps + 10, np.array(runs).reshape(len(runs), -1, 10).mean(-1)) for name, runs in losses.items()
+        curve_over_seeds(name, steps + 10, np.array(runs).reshape(len(runs), -1, 10).mean(-1))
+        for name, runs in losses.items()
     )
     later = halves["α = 0"] - halves["α = ½"]
     return Claim(
-        "training-without-scale", TOPIC,
+        "training-without-scale",
+        TOPIC,
         "Without √d training is slow or stuck, for the softmax begins saturated.",
-        "At d = 128 scores begin with a deviation of 11 instead of 1. Rows that begin one-hot on a wrong key pass almost no "
+        "At d = 128 scores begin with a deviation of 11 instead of 1. Rows that begin one-hot on a wrong key pass "
+        "almost no "
         "gradient; the others learn.",
-        f"On recall (chance {1 / VALUES:.2f}), one head of d = 128 and {config.n_seeds} seeds, {STEPS} steps reach an accuracy of "
-        f"{means['α = ½']:.2f} with the scale and {means['α = 0']:.2f} without; without warm-up {means['α = ½, no warm-up']:.2f} "
-        f"and {means['α = 0, no warm-up']:.2f}. Half of the loss is gone {later.mean():.0f} steps later. Given the scale back "
+        f"On recall (chance {1 / VALUES:.2f}), one head of d = 128 and {config.n_seeds} seeds, {STEPS} steps reach an "
+        "accuracy of "
+        f"{means['α = ½']:.2f} with the scale and {means['α = 0']:.2f} without; without warm-up "
+        f"{means['α = ½, no warm-up']:.2f} "
+        f"and {means['α = 0, no warm-up']:.2f}. Half of the loss is gone {later.mean():.0f} steps later. Given the "
+        "scale back "
         f"and {STEPS // 2} steps, the unscaled models reach {np.mean(set_right):.2f}.",
         (
             over_seeds("accuracy with α = ½", accuracy["α = ½"], "at least", 0.5),
-            over_seeds("accuracy, α = ½ less α = 0 (paired)", np.subtract(accuracy["α = ½"], accuracy["α = 0"]), "at least", 0.0),
+            over_seeds(
+                "accuracy, α = ½ less α = 0 (paired)",
+                np.subtract(accuracy["α = ½"], accuracy["α = 0"]),
+                "at least",
+                0.0,
+            ),
             over_seeds("steps later that half the loss is gone, α = 0", later, "at least", 0.0, unit="steps"),
-            over_seeds("what setting the scale right gains (paired)", np.subtract(set_right, left_alone), "none", math.nan),
-            Number("share of unscaled seeds that learned nothing", float(np.mean(np.array(accuracy["α = 0"]) < 1 / VALUES + 0.1)),
-                   expected=1.0, relation="at least", source="said", n=config.n_seeds),
+            over_seeds(
+                "what setting the scale right gains (paired)", np.subtract(set_right, left_alone), "none", math.nan
+            ),
+            Number(
+                "share of unscaled seeds that learned nothing",
+                float(np.mean(np.array(accuracy["α = 0"]) < 1 / VALUES + 0.1)),
+                expected=1.0,
+                relation="at least",
+                source="said",
+                n=config.n_seeds,
+            ),
         ),
-        (Panel("Learning to recall", "step", "loss (nats)", curves, reference=math.log(VALUES), reference_name=f"chance, ln {VALUES}"),),
+        (
+            Panel(
+                "Learning to recall",
+                "step",
+                "loss (nats)",
+                curves,
+                reference=math.log(VALUES),
+                reference_name=f"chance, ln {VALUES}",
+            ),
+        ),
         said="Without the scale a model does not learn at all.",
         not_shown="One task and one width; larger models have norms, more heads and longer training to get out with.",
-    )  # fmt: skip
+    )
 
 
 def _jacobian_norm(sigma: np.ndarray) -> float:
@@ -152,4 +209,6 @@ def _jacobian_norm(sigma: np.ndarray) -> float:
 def _closed_form(e: float, m: int) -> float:
     """‖diag(σ) − σσᵀ‖_F for one weight of 1 − e and m of e/m, by counting entries."""
     big, small = 1 - e, e / m
-    return math.sqrt((big - big**2) ** 2 + 2 * m * (big * small) ** 2 + m * (small - small**2) ** 2 + m * (m - 1) * small**4)
+    return math.sqrt(
+        (big - big**2) ** 2 + 2 * m * (big * small) ** 2 + m * (small - small**2) ** 2 + m * (m - 1) * small**4
+    )

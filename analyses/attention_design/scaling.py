@@ -40,7 +40,8 @@ def variance(seed: int) -> Claim:
     slope = exponent(WIDTHS, np.sqrt(found))
     worst = max(abs(v / d - 1) for v, d in zip(found, WIDTHS, strict=True))
     return Claim(
-        "variance", TOPIC,
+        "variance",
+        TOPIC,
         "A score q·k is a sum of d products, so its variance grows with d, and dividing by √d undoes that.",
         "For independent components of mean 0 and variance 1, Var(q·k) = d: the standard deviation is √d.",
         f"From d = 4 to 512 the standard deviation grows as d^{slope:.3f}; the variance is within {worst:.1%} of d.",
@@ -50,13 +51,16 @@ def variance(seed: int) -> Claim:
         ),
         (
             Panel(
-                "Scores grow with the width of a head", "d (features of a head)", "standard deviation of q·k",
+                "Scores grow with the width of a head",
+                "d (features of a head)",
+                "standard deviation of q·k",
                 (Curve("measured", WIDTHS, np.sqrt(found)), Curve("√d", WIDTHS, np.sqrt(WIDTHS), theory=True)),
-                "log", "log",
+                "log",
+                "log",
             ),
         ),
         not_shown="Trained queries and keys are neither independent nor of unit variance: see the claim on the model.",
-    )  # fmt: skip
+    )
 
 
 def at_initialisation(seed: int) -> Claim:
@@ -66,11 +70,13 @@ def at_initialisation(seed: int) -> Claim:
     x = torch.nn.functional.layer_norm(torch.randn(n, d_model, generator=generator), (d_model,))
     bound = d_model**-0.5
     drawn = {
-        "torch's nn.Linear (uniform ±1/√fan-in)": lambda: torch.empty(d_model, D).uniform_(-bound, bound, generator=generator),
+        "torch's nn.Linear (uniform ±1/√fan-in)": lambda: torch.empty(d_model, D).uniform_(
+            -bound, bound, generator=generator
+        ),
         "GPT-2 (normal, 0.02)": lambda: torch.randn(d_model, D, generator=generator) * 0.02,
         "Xavier (variance 1/fan-in)": lambda: torch.randn(d_model, D, generator=generator) * bound,
     }
-    expected = {name: value for name, value in zip(drawn, (1 / 3, d_model * 0.02**2, 1.0), strict=True)}
+    expected = dict(zip(drawn, (1 / 3, d_model * 0.02**2, 1.0), strict=True))
     scaled = {}
     for name, draw in drawn.items():
         w_q, w_k = draw(), draw()
@@ -80,19 +86,25 @@ def at_initialisation(seed: int) -> Claim:
         for name, value in scaled.items()
     )
     return Claim(
-        "initialisation", TOPIC,
+        "initialisation",
+        TOPIC,
         "After the division scores have unit variance.",
-        "The variance is that of the components, squared: v² for components of variance v. nn.Linear's v is 1/3, GPT-2's at "
+        "The variance is that of the components, squared: v² for components of variance v. nn.Linear's v is 1/3, "
+        "GPT-2's at "
         "width 768 is 0.31; only weights of variance 1/fan-in give 1.",
         "The standard deviation of q·k/√d on normalised inputs is "
-        + ", ".join(f"{value:.2f} with {name}" for name, value in scaled.items()) + ".",
+        + ", ".join(f"{value:.2f} with {name}" for name, value in scaled.items())
+        + ".",
         (
-            *(number(f"standard deviation of q·k/√d: {name}", scaled[name], v, 0.08 * max(v, 0.5)) for name, v in expected.items()),
+            *(
+                number(f"standard deviation of q·k/√d: {name}", scaled[name], v, 0.08 * max(v, 0.5))
+                for name, v in expected.items()
+            ),
             *said,
         ),
         said="Scores have unit variance at initialisation.",
         not_shown="What training makes of it: see the claims on the model.",
-    )  # fmt: skip
+    )
 
 
 def exponents(seed: int) -> Claim:
@@ -108,13 +120,17 @@ def exponents(seed: int) -> Claim:
 
     half = ALPHAS.index(0.5)
     return Claim(
-        "exponent", TOPIC,
+        "exponent",
+        TOPIC,
         "The exponent is ½: with less the softmax saturates as heads grow wider, with more it becomes flat.",
-        "Scores q·k/d^α have standard deviation d^(½−α), which is the same for every width at α = ½ alone. The gradient "
+        "Scores q·k/d^α have standard deviation d^(½−α), which is the same for every width at α = ½ alone. The "
+        "gradient "
         "through the softmax is largest where it is neither flat nor saturated.",
         f"Among α = 0, ⅛, … 1 the deviation depends least on the width at α = {best:g} (the widest over the narrowest: "
-        f"{agreement[half]:.2f}; at α = 0 {agreement[0]:.1f}, at α = 1 {agreement[-1]:.1f}). At d = 64 the largest weight of "
-        f"{T} falls from {kinds[64][0]['max']:.2f} (α = 0) over {kinds[64][half]['max']:.2f} (½) to {kinds[64][-1]['max']:.3f} (1).",
+        f"{agreement[half]:.2f}; at α = 0 {agreement[0]:.1f}, at α = 1 {agreement[-1]:.1f}). At d = 64 the largest "
+        "weight of "
+        f"{T} falls from {kinds[64][0]['max']:.2f} (α = 0) over {kinds[64][half]['max']:.2f} (½) to "
+        f"{kinds[64][-1]['max']:.3f} (1).",
         (
             number("exponent at which the deviation depends least on d", best, 0.5),
             number("deviation at α = ½, d = 64", spread[64][half], 1.0, 0.03),
@@ -126,7 +142,7 @@ def exponents(seed: int) -> Claim:
             panel("Sharpest weight", f"mean largest weight of {T}", "max"),
             panel("Gradient", "‖∂ output / ∂ q‖ (mean)", "gradient", "log"),
         ),
-    )  # fmt: skip
+    )
 
 
 def said(seed: int) -> Claim:
@@ -140,9 +156,11 @@ def said(seed: int) -> Claim:
     expected = _mean_of_largest(T)
     ratio = (raw.amax(-1) - raw.amin(-1)).mean().item()
     return Claim(
-        "numbers-at-64", TOPIC,
+        "numbers-at-64",
+        TOPIC,
         "At d = 64 and 100 keys the unscaled softmax is nearly one-hot and the scaled one is soft.",
-        f"Scores have deviation 8 and 1. The largest of 100 independent normal scores has mean {expected:.2f} deviations "
+        f"Scores have deviation 8 and 1. The largest of 100 independent normal scores has mean {expected:.2f} "
+        "deviations "
         f"(the often used √(2 ln n) = {math.sqrt(2 * math.log(T)):.2f} is its leading term, and too large).",
         f"Deviations {raw.std():.2f} and {scaled.std():.2f}; the largest logit is {raw.amax(-1).mean():.1f} and "
         f"{scaled.amax(-1).mean():.2f} on average; the largest weight {weights['unscaled'].mean():.2f} and "
@@ -152,21 +170,31 @@ def said(seed: int) -> Claim:
             number("standard deviation, unscaled", float(raw.std()), 8.0, 0.1),
             number("standard deviation, scaled", float(scaled.std()), 1.0, 0.02),
             over_seeds("largest logit in deviations", largest.numpy(), "none", math.nan),
-            number("largest logit in deviations, against the mean of the largest of 100", float(largest.mean()), expected, 0.06),
+            number(
+                "largest logit in deviations, against the mean of the largest of 100",
+                float(largest.mean()),
+                expected,
+                0.06,
+            ),
             number("largest logit, unscaled, said 24", float(raw.amax(-1).mean()), 24.0, 1.0, source="said"),
             number("largest logit, scaled, said 3", float(scaled.amax(-1).mean()), 3.0, 0.2, source="said"),
-            number("largest weight, unscaled, said about 1.0", float(weights["unscaled"].mean()), 1.0, 0.05, source="said"),
+            number(
+                "largest weight, unscaled, said about 1.0", float(weights["unscaled"].mean()), 1.0, 0.05, source="said"
+            ),
             number("largest weight, scaled, said 0.17", float(weights["scaled"].mean()), 0.17, 0.02, source="said"),
             number("e⁸ / e⁻⁸ in millions, said 9", math.exp(16) / 1e6, 9.0, 0.2, source="said"),
         ),
         (
             Panel(
-                "The largest of 100 weights", "largest weight", "share of rows below it",
+                "The largest of 100 weights",
+                "largest weight",
+                "share of rows below it",
                 tuple(_distribution(name, w) for name, w in weights.items()),
             ),
         ),
-        said="Largest logits about 24 and 3, largest weights about 1.0 and 0.17, and weights that differ 9-million-fold.",
-    )  # fmt: skip
+        said="Largest logits about 24 and 3, largest weights about 1.0 and 0.17, and weights that differ "
+        "9-million-fold.",
+    )
 
 
 def _distribution(name: str, values: Tensor) -> Curve:

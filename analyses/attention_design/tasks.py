@@ -45,7 +45,14 @@ def fit(
 
 
 def go_on(
-    model: Transformer, task: Task, *, steps: int, seed: int, learning_rate: float = 3e-3, warmup: int = 30, first: int = 0
+    model: Transformer,
+    task: Task,
+    *,
+    steps: int,
+    seed: int,
+    learning_rate: float = 3e-3,
+    warmup: int = 30,
+    first: int = 0,
 ) -> list[float]:
     """Train a model further; ``first`` is the step whose batch comes first."""
     if model.config.attention == "softmax":

@@ -25,10 +25,11 @@ class Rows:
 
 @dataclass(frozen=True)
 class Sentence:
-    """One sentence, and the rows that its numbers are read from."""
+    """One sentence, and the rows that its numbers are read from; ``label``: a word before it, on a line of its own."""
 
     text: str
     rows: tuple[Rows, ...] = ()
+    label: str = ""
 
 
 @dataclass(frozen=True)

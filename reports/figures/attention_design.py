@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from reports import style
 
@@ -38,7 +39,9 @@ def _lines(panel: pd.Series, curves: pd.DataFrame, ax: Axes) -> Axes:
         colour, marker = style.SERIES[measured % len(style.SERIES)], style.MARKERS[measured % len(style.MARKERS)]
         measured += 1
         if panel["kind"] == "points":
-            ax.plot(x, y, marker="o", linestyle="", color=colour, markersize=3, alpha=0.6, markeredgewidth=0, label=name)
+            ax.plot(
+                x, y, marker="o", linestyle="", color=colour, markersize=3, alpha=0.6, markeredgewidth=0, label=name
+            )
             continue
         few = len(x) <= 16
         ax.plot(x, y, color=colour, marker=marker if few else "", markersize=3.5, label=name, zorder=3)
@@ -46,6 +49,9 @@ def _lines(panel: pd.Series, curves: pd.DataFrame, ax: Axes) -> Axes:
             ax.fill_between(x, rows["low"], rows["high"], color=colour, alpha=0.15, linewidth=0, zorder=2)
     ax.set_xscale(str(panel["x_scale"]))
     ax.set_yscale(str(panel["y_scale"]))
+    if panel["y_scale"] == "log":
+        ax.yaxis.set_major_formatter(FuncFormatter(_power))
+        ax.yaxis.set_minor_formatter(NullFormatter())
     ax.set_xlabel(str(panel["x_label"]))
     ax.set_ylabel(str(panel["y_label"]))
     if panel["x_scale"] == "log":
@@ -68,7 +74,15 @@ def _dots(panel: pd.Series, curves: pd.DataFrame, ax: Axes) -> Axes:
     left = (rows["x"] - rows["low"]).clip(lower=0).fillna(0)
     right = (rows["high"] - rows["x"]).clip(lower=0).fillna(0)
     ax.errorbar(
-        rows["x"], places, xerr=[left, right], fmt="o", color=style.ACCENT, markersize=5, elinewidth=1.4, capsize=0, zorder=3,
+        rows["x"],
+        places,
+        xerr=[left, right],
+        fmt="o",
+        color=style.ACCENT,
+        markersize=5,
+        elinewidth=1.4,
+        capsize=0,
+        zorder=3,
         clip_on=False,
     )
     ax.set_yticks(places, [str(name) for name in rows["curve"]])
@@ -88,12 +102,24 @@ def _dots(panel: pd.Series, curves: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def _plain_ticks(values: np.ndarray, ax: Axes) -> None:
-    """The measured values themselves as ticks of a logarithmic axis, where they are few and whole."""
-    if len(values) <= 10 and all(float(v).is_integer() and 0 < v < 1e6 for v in values):
-        shown = sorted(values) if len(values) <= 7 else sorted(values)[:: 2]
-        ax.set_xticks(shown, [_short(v) for v in shown])
-        ax.minorticks_off()
+    """The measured values themselves as ticks of a logarithmic axis where they are few; powers of ten otherwise."""
+    ax.xaxis.set_minor_formatter(NullFormatter())
+    if len(values) > 10:
+        ax.xaxis.set_major_formatter(FuncFormatter(_power))
+        return
+    shown = sorted(values) if len(values) <= 7 else sorted(values)[::2]
+    ax.set_xticks(shown, [_short(value) for value in shown])
+    ax.minorticks_off()
 
 
 def _short(value: float) -> str:
     return f"{value / 1024:g}k" if value >= 1024 and value % 1024 == 0 else f"{value:g}"
+
+
+def _power(value: float, _: object = None) -> str:
+    """A tick of a logarithmic axis: plain from 0.01 to 1000, else as a power of ten."""
+    if 0.009 < value < 1001:
+        return f"{value:g}"
+    mantissa, power = f"{value:.0e}".split("e")
+    raised = str(int(power)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+    return f"10{raised}" if mantissa == "1" else ""

@@ -55,14 +55,15 @@ def chapter(result: Result, run: RunFolder) -> Chapter:
         methods=methods.METHODS,
         paragraph=methods.paragraph(reading),
         references=methods.REFERENCES,
-        full="" if reading.config.get("budget") != "report" else "`--budget full` trains ten models for each setting "
-        "instead of five, and goes to 48 layers.",
+        full=""
+        if reading.config.get("budget") != "report"
+        else "`--budget full` trains ten models for each setting instead of five, and goes to 48 layers.",
     )
 
 
 def _lead(claims: pd.DataFrame) -> Sentence:
-    counts = claims["verdict"].value_counts()
-    held, loose, failed = (int(counts.get(name, 0)) for name in ("holds", "imprecise", "fails"))
+    verdicts = claims["verdict"].tolist()
+    held, loose, failed = (verdicts.count(name) for name in ("holds", "imprecise", "fails"))
     text = f"Of {words.count(len(claims), 'claim')} about attention's design, {held} hold as they are stated"
     text += f", {loose} are imprecise as they are commonly put" if loose else ""
     text += f", and {failed} {words.agree(failed, 'does', 'do')} not hold here" if failed else ""
@@ -77,11 +78,15 @@ def _findings(reading: Reading, claims: pd.DataFrame, drawn: set[str]) -> Iterat
         if heading == TITLES["model"]:
             heading = f"In {reading.model_name}"
         support = [
-            Sentence(f"Measured: {words.visible(str(claim['measured']))}", (Rows("measurements", where),)),
-            Sentence(f"Theory: {words.visible(str(claim['theory']))}"),
+            Sentence(words.visible(str(claim["measured"])), (Rows("measurements", where),), "Measured"),
+            Sentence(words.visible(str(claim["theory"])), label="Theory"),
         ]
         if claim["said"]:
-            support.append(Sentence(f"Commonly said: {words.visible(str(claim['said']))} {_missed(reading, claim)}"))
+            support.append(
+                Sentence(
+                    f"{words.visible(str(claim['said']))} {_missed(reading, claim)}".strip(), label="Commonly said"
+                )
+            )
         name = _name(claim)
         yield Finding(
             Sentence(words.visible(str(claim["statement"]))),
@@ -95,12 +100,18 @@ def _findings(reading: Reading, claims: pd.DataFrame, drawn: set[str]) -> Iterat
 
 
 def _missed(reading: Reading, claim: Row) -> str:
-    """What of the common saying the measurement does not bear out."""
-    missed = reading.table("measurements", claim=str(claim["claim"]), source="said", agrees=False)
+    """What of the common saying the measurement does not bear out; '' where none of it was measured."""
+    asked = reading.table("measurements", claim=str(claim["claim"]), source="said")
+    missed = asked.loc[~asked["agrees"].astype(bool)]
     if missed.empty:
-        return "It is so."
-    told = [f"{row['quantity']}: {words.number(row['value'])}{_unit(row)}" for row in records(missed)]
+        return "It is so." if len(asked) else ""
+    told = [f"{row['quantity']}: {_value(row)}{_unit(row)}" for row in records(missed)]
     return f"It is not so: {'; '.join(told)}."
+
+
+def _value(row: Row) -> str:
+    value = float(row["value"])
+    return words.small(value) if 0 < abs(value) < 1e-3 else words.number(value)
 
 
 def _unit(row: Row) -> str:
@@ -116,12 +127,14 @@ def _plate(reading: Reading, claim: Row) -> Plate | None:
     curves = reading.table("curves", claim=str(claim["claim"]))
     if declared.empty:
         return None
-    bands = " Bands and bars are 95 % intervals." if curves["low"].notna().any() else ""
-    dashed = " Dashed: theory." if curves["theory"].any() else ""
+    bands = " Bands and bars are 95 % intervals." if bool(curves["low"].notna().any()) else ""
+    dashed = " Dashed: theory." if bool(curves["theory"].any()) else ""
     return Plate(
         _name(claim),
         str(declared["title"].iloc[0]) if len(declared) == 1 else "; ".join(declared["title"]),
-        f"{words.sentence_case(str(claim['data']))} data.{bands}{dashed}".replace("Synthetic data.", "On data made for it."),
+        f"{words.sentence_case(str(claim['data']))} data.{bands}{dashed}".replace(
+            "Synthetic data.", "On data made for it."
+        ),
         lambda: draw.panels(declared, curves),
         (Rows("curves", {"claim": str(claim["claim"])}),),
     )
@@ -137,22 +150,27 @@ def _explaining(run: RunFolder) -> Iterator[Finding]:
                 leads.append(Sentence(f"{chapter.title}: {chapter.lead.text}"))
     missing = [f"`{analysis}`" for analysis in EXPLAINING if analysis not in run.analyses()]
     if missing:
-        leads.append(Sentence(f"Not in this run: {words.join(missing)}, which {words.agree(len(missing), 'asks', 'ask')} it of the same model."))
+        leads.append(
+            Sentence(
+                f"Not in this run: {words.join(missing)}, which {words.agree(len(missing), 'asks', 'ask')} it of the "
+                "same model."
+            )
+        )
     yield Finding(
         Sentence("Whether attention explains what a model does is no single question."),
         (
             *leads,
             Sentence(
-                "Changing a head's weights and finding the same output shows that those weights were not needed for it (Jain & "
+                "Changing a head's weights and finding the same output shows that those weights were not needed for "
+                "it (Jain & "
                 "Wallace 2019); that the model would have learned others is not shown by it (Wiegreffe & Pinter 2019)."
             ),
             Sentence(
-                "Removing a head and finding a changed output shows that it was used; a head that can be removed may still be "
+                "Removing a head and finding a changed output shows that it was used; a head that can be removed may "
+                "still be "
                 "used where others do not step in for it (Michel et al. 2019)."
             ),
         ),
         "Either test is about outputs under changes that training never saw.",
         section="Is attention an explanation?",
     )
-
-
