@@ -61,13 +61,18 @@ SECTIONS: dict[str, Callable[[Config], list[claims.Claim]]] = {
 }
 
 
+def joined(parts: list[pd.DataFrame]) -> pd.DataFrame:
+    """Tables one below the other; empty ones, which know no dtypes, are left out where another is not empty."""
+    return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+
+
 def run(model: HookedModel, config: Config, work: Workspace) -> Result:
     """All tables of the analysis: a row for each claim, its measurements, and the curves of its figures."""
     parts = []
     for topic in work.progress([each for each in SECTIONS if each in config.topics], "sections"):
         parts.append(work.step(topic, lambda topic=topic: claims.tables(SECTIONS[topic](config))))
     parts.append(work.step("model", lambda: claims.tables(on_model.claims(model, config, work))))
-    tables = {name: pd.concat([part[name] for part in parts], ignore_index=True) for name in parts[0]}
+    tables = {name: joined([part[name] for part in parts]) for name in parts[0]}
     heads_table = work.step("heads-of-the-model", lambda: {"heads": on_model.heads_table(model, config, work)})["heads"]
     if len(heads_table):
         tables["heads"] = heads_table

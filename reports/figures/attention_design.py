@@ -1,6 +1,7 @@
 """Figures of `attention-design`: the panels that an experiment declares, drawn from its curves."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,22 +16,24 @@ _HEIGHT = 2.6
 
 def panels(declared: pd.DataFrame, curves: pd.DataFrame) -> Figure:
     """The panels of one claim side by side."""
-    n = len(declared)
+    described: list[dict[str, Any]] = declared.sort_values("panel").to_dict("records")  # pyright: ignore[reportAssignmentType]
+    n = len(described)
     width = style.NARROW if n == 1 else style.WIDE if n == 2 else style.WIDE + 1.4
-    dots = n == 1 and declared["kind"].iloc[0] == "dots"
+    dots = n == 1 and described[0]["kind"] == "dots"
     height = 0.8 + 0.3 * len(curves["curve"].unique()) if dots else _HEIGHT
     figure, axes = style.canvas(width, height, n)
-    for ax, (_, panel) in zip(axes, declared.sort_values("panel").iterrows(), strict=True):
+    for ax, panel in zip(axes, described, strict=True):
         mine = curves.loc[curves["panel"] == panel["panel"]]
         (_dots if panel["kind"] == "dots" else _lines)(panel, mine, ax)
         ax.set_title(str(panel["title"]))
     return figure
 
 
-def _lines(panel: pd.Series, curves: pd.DataFrame, ax: Axes) -> Axes:
+def _lines(panel: dict[str, Any], curves: pd.DataFrame, ax: Axes) -> Axes:
     """Lines with their intervals as bands (points where so declared); theory dashed and grey."""
     measured = 0
-    for (name, theory), rows in curves.groupby(["curve", "theory"], sort=False):
+    for name, rows in curves.groupby("curve", sort=False):
+        theory = bool(rows["theory"].iloc[0])
         rows = rows.sort_values("x") if panel["kind"] == "lines" else rows
         x, y = rows["x"].to_numpy(), rows["y"].to_numpy()
         if theory:
@@ -45,7 +48,7 @@ def _lines(panel: pd.Series, curves: pd.DataFrame, ax: Axes) -> Axes:
             continue
         few = len(x) <= 16
         ax.plot(x, y, color=colour, marker=marker if few else "", markersize=3.5, label=name, zorder=3)
-        if rows["low"].notna().any():
+        if bool(rows["low"].notna().any()):
             ax.fill_between(x, rows["low"], rows["high"], color=colour, alpha=0.15, linewidth=0, zorder=2)
     ax.set_xscale(str(panel["x_scale"]))
     ax.set_yscale(str(panel["y_scale"]))
@@ -55,7 +58,7 @@ def _lines(panel: pd.Series, curves: pd.DataFrame, ax: Axes) -> Axes:
     ax.set_xlabel(str(panel["x_label"]))
     ax.set_ylabel(str(panel["y_label"]))
     if panel["x_scale"] == "log":
-        _plain_ticks(curves["x"].unique(), ax)
+        _plain_ticks(np.unique(curves["x"].to_numpy()), ax)
     if not math.isnan(panel["reference"]):
         ax.axhline(panel["reference"], color=style.MUTED, linewidth=0.8, linestyle=(0, (1, 2)), zorder=1)
         ax.annotate(
@@ -67,7 +70,7 @@ def _lines(panel: pd.Series, curves: pd.DataFrame, ax: Axes) -> Axes:
     return ax
 
 
-def _dots(panel: pd.Series, curves: pd.DataFrame, ax: Axes) -> Axes:
+def _dots(panel: dict[str, Any], curves: pd.DataFrame, ax: Axes) -> Axes:
     """One dot with its interval for each named thing, the first on top."""
     rows = curves.reset_index(drop=True)
     places = np.arange(len(rows))[::-1]
