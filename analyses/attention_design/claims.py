@@ -94,6 +94,7 @@ class Panel:
 
     Attributes:
         reference: a horizontal line (a vertical one for dots) with its name; NaN for none.
+        bands: what the curves' ``low`` and ``high`` are.
     """
 
     title: str
@@ -105,6 +106,7 @@ class Panel:
     kind: Literal["lines", "points", "dots"] = "lines"
     reference: float = math.nan
     reference_name: str = ""
+    bands: str = "95 % intervals"
 
 
 @dataclass(frozen=True)
@@ -173,8 +175,8 @@ def curve_over_seeds(name: str, x: ArrayLike, values: ArrayLike) -> Curve:
 
 def small(value: float | np.floating) -> str:
     """A number that may be tiny, as people write it: 8.3 × 10⁻⁷."""
-    if value == 0:
-        return "0"
+    if value == 0 or 0.01 <= abs(value) < 1000:
+        return f"{value:.2g}"
     mantissa, power = f"{value:.1e}".split("e")
     return f"{mantissa} × 10{str(int(power)).translate(_RAISED)}"
 
@@ -234,6 +236,7 @@ def tables(claims: Iterable[Claim]) -> dict[str, pd.DataFrame]:
             "kind": p.kind,
             "reference": p.reference,
             "reference_name": p.reference_name,
+            "bands": p.bands,
         }
         for c in claims
         for i, p in enumerate(c.panels)
@@ -273,6 +276,7 @@ _PANELS = [
     "kind",
     "reference",
     "reference_name",
+    "bands",
 ]
 _CURVES = ["claim", "panel", "curve", "theory", "x", "y", "low", "high"]
 

@@ -85,12 +85,12 @@ def gradients(config: Config) -> Claim:
                 ),
                 "log",
                 "log",
+                bands=f"the range of {DRAWS} draws",
             ),
         ),
         said="Without residual connections gradients vanish with depth.",
         not_shown="A gradient that arrives need not be of use: without residual connections attention has averaged "
-        "the tokens "
-        "by then (rank collapse).",
+        "the tokens by then (rank collapse).",
     )
 
 

@@ -123,6 +123,7 @@ def rank_collapse(seed: int) -> Claim:
                 "share of tokens' differences that is left",
                 curves,
                 y_scale="log",
+                bands="the 5th to 95th percentile of 8 draws",
             ),
         ),
         not_shown="Weights are drawn at random; a trained stack without skips need not collapse as fast.",

@@ -32,7 +32,7 @@ SCHEMAS: dict[str, pa.DataFrameSchema] = {
             "x_scale": pa.Column(str, pa.Check.isin(["linear", "log"])),
             "y_scale": pa.Column(str, pa.Check.isin(["linear", "log"])),
             "kind": pa.Column(str, pa.Check.isin(["lines", "points", "dots"])),
-            "reference": _NUMBER, "reference_name": _TEXT,
+            "reference": _NUMBER, "reference_name": _TEXT, "bands": _TEXT,
         },
         strict=True,
     ),

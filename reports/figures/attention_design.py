@@ -12,6 +12,7 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from reports import style
 
 _HEIGHT = 2.6
+_MANY = 5  # curves whose legend stands beside the axes
 
 
 def panels(declared: pd.DataFrame, curves: pd.DataFrame) -> Figure:
@@ -65,7 +66,10 @@ def _lines(panel: dict[str, Any], curves: pd.DataFrame, ax: Axes) -> Axes:
             str(panel["reference_name"]), (1, panel["reference"]), xycoords=("axes fraction", "data"), ha="right",
             va="bottom", fontsize=style.SMALL, color=style.MUTED, xytext=(0, 1), textcoords="offset points",
         )  # fmt: skip
-    if len(curves["curve"].unique()) > 1:
+    n = curves["curve"].nunique()
+    if n >= _MANY:
+        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), handlelength=1.6)
+    elif n > 1:
         ax.legend(loc="best", handlelength=1.6)
     return ax
 

@@ -127,7 +127,7 @@ def _plate(reading: Reading, claim: Row) -> Plate | None:
     curves = reading.table("curves", claim=str(claim["claim"]))
     if declared.empty:
         return None
-    bands = " Bands and bars are 95 % intervals." if bool(curves["low"].notna().any()) else ""
+    bands = f" Bands and bars are {declared['bands'].iloc[0]}." if bool(curves["low"].notna().any()) else ""
     dashed = " Dashed: theory." if bool(curves["theory"].any()) else ""
     return Plate(
         _name(claim),
