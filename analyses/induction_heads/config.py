@@ -4,14 +4,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 REPORT_REACH = 512
+PERIOD = 64
 
 
 @dataclass(frozen=True)
 class Config:
     """Score every head for induction, and find out what the model does with it."""
 
-    period: int = 64
-    """Random tokens before they repeat."""
+    period: int | None = None
+    """Random tokens before they repeat. None: 64, or as many as the model's context has room for."""
     repeats: int = 2
     """How many copies of them a sequence holds."""
     sequences: int = 32

@@ -157,7 +157,9 @@ def _settings(reading: Reading) -> str:
 
 def _tokens(reading: Reading) -> str:
     parts = (("sequences", "{} sequences"), ("repeats", "of {} copies"), ("period", "of {} random tokens"))
-    told = [text.format(reading.config[key]) for key, text in parts if reading.config.get(key)]
+    repeated = (reading.provenance.get("inputs") or {}).get("repeated") or {}
+    known = {**reading.config, **({"period": repeated["period"]} if "period" in repeated else {})}
+    told = [text.format(known[key]) for key, text in parts if known.get(key)]
     return f"Inputs were {' '.join(told)}. " if told else ""
 
 
