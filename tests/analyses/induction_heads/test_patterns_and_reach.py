@@ -38,7 +38,7 @@ def test_kept_weights_are_the_models_own() -> None:
     assert tokens.shape == (
         1,
         17,
-    )  # two copies of the period and what comes before, which is shorter than what could be shown
+    )  # two copies and what comes before: less than what could be shown
     plain = make("llama")
     plain.set_attn_implementation("eager")
     with torch.no_grad():
