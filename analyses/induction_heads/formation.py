@@ -57,10 +57,12 @@ def trainings(model: HookedModel, config: Config) -> list[Training]:
     """The training runs that the settings ask for; none where they ask for none.
 
     Raises:
-        UserError: a folder holds no checkpoints, or the model brings none.
+        UserError: a folder holds no checkpoints, the model brings none, or it is no hub model and has no revisions.
     """
     name = str(model.info.get("name", "model"))
     if config.revisions is not None:
+        if name.lower() in BUNDLED or Path(name).exists():
+            raise UserError(f"revisions are a hub model's, and {name} is on this machine: give --checkpoints a folder")
         steps = _steps(config.revision_names)
         moments = [Moment(steps[r], r, partial(_load, model, name, r)) for r in config.revision_names]
         return [Training(name, False, tuple(sorted(moments, key=lambda moment: moment.step)))]
