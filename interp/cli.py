@@ -37,7 +37,7 @@ from interp.summary import strongest_heads
 USAGE = """\
 usage: interp COMMAND ...
 
-  interp report MODEL [flags]         run the analyses on a model and draw one HTML page
+  interp report [MODEL] [flags]       run the analyses on a model (tiny-2l) and draw one HTML page
   interp run ANALYSIS MODEL [flags]   run one analysis; its settings are flags
   interp list                         the analyses that are installed
   interp page RUN                     draw the page of a finished run again

@@ -17,7 +17,7 @@ from interp.plugins import Analysis
 
 Flags = TypeVar("Flags")
 
-MODEL_HELP = "a Hugging Face name, a folder, a .gguf file, or a bundled name: smollm2-135m, minilm"
+MODEL_HELP = "a Hugging Face name, a folder, a .gguf file, a factory package.module:function, or a bundled name: tiny-2l, smollm2-135m, minilm"
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Running:
 class Report:
     """Run the installed analyses on a model and draw one HTML page."""
 
-    model: Annotated[Positional[str], arg(metavar="MODEL", help=MODEL_HELP)]
+    model: Annotated[Positional[str], arg(metavar="MODEL", help=MODEL_HELP)] = "tiny-2l"
     analyses: Annotated[str | None, arg(metavar="NAME,NAME")] = None
     """Which, as names with commas between. None: all that are installed (`interp list`)."""
     budget: Literal["report", "full"] = "report"
