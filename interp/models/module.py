@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from interp.errors import UserError
 from interp.models import projections
+from interp.models.examples import described
 from interp.models.hooked import HookedModel
 from interp.models.inputs import Batch, TransformersInputs
 from interp.models.interception import AttentionCall, How, Interceptor, SoftmaxCall, patched_flex
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 __all__ = ["ModuleInputs", "hook_module"]
+
+IN_A_FACTORY = "On the command line, let the factory return interp.load(module, example, forward=…)"
 
 _THREE_LINES = (
     "the smallest change that helps is to let it call the core: "
@@ -93,7 +96,10 @@ def hook_module(
     seam.explore(called, inputs)
     found = _chosen(seam.sightings, sites)
     model = HookedModel(called, (), tokenizer=tokenizer, info=dict(info or {}), inputs=inputs)
-    model.sites = tuple(_site(i, name, seen, module, declarations) for i, (name, seen) in enumerate(found.items()))
+    inside = "" if forward is None else "module."  # of what stands between the module and its caller
+    model.sites = tuple(
+        _site(i, name, seen, module, declarations, inside) for i, (name, seen) in enumerate(found.items())
+    )
     seam.attach(model, {(s.path, s.call_number): site for s, site in zip(found.values(), model.sites, strict=True)})
     model.n_ctx = inputs.n_ctx = n_ctx
     model.d_vocab = inputs.d_vocab = seam.d_vocab
@@ -113,10 +119,13 @@ class ModuleInputs(TransformersInputs):
 
     def __init__(self, module: nn.Module, example: Any, forward: Callable[..., Any] | None) -> None:
         super().__init__()
+        self.kind = type(_innermost(module)).__name__
         self.n_ctx: int | None = None
         self.d_vocab: int | None = None
         signature = inspect.signature(_innermost(module).forward if forward is None else partial(forward, module))
-        self.names = [n for n, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD]
+        named = {n: p for n, p in signature.parameters.items() if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)}
+        self.names = list(named)
+        self.required = [n for n, p in named.items() if p.default is p.empty]
         if isinstance(example, Mapping):
             self.arguments = dict(example)
         else:
@@ -126,7 +135,8 @@ class ModuleInputs(TransformersInputs):
             except TypeError as error:
                 raise UserError(
                     f"{type(module).__name__}.forward{signature} does not take the example ({error}): pass example= "
-                    "as a dict or tuple of its arguments, or forward=lambda module, tokens: module(tokens, …)"
+                    "as a dict or tuple of its arguments (--tokens: an .npz file that names them), or "
+                    f"forward=lambda module, tokens: module(tokens, …). {IN_A_FACTORY}"
                 ) from error
         if not self.arguments:
             raise UserError("example= must hold at least one input: a tensor, a tuple or a dict of arguments")
@@ -154,12 +164,23 @@ class ModuleInputs(TransformersInputs):
                     "how this module is told about padding is not known: pass it as the module's own argument, or give "
                     "interp.load a forward=lambda module, tokens, valid: …"
                 )
+            shape = None if tokens is None else arguments[self.names[0]].shape[:2]
+            if valid.dtype is not torch.bool or valid.ndim != 2 or (shape is not None and valid.shape != shape):
+                raise UserError(
+                    f"valid must be boolean [batch, position] as the tokens, {list(shape or ())}; got {valid.dtype} "
+                    f"{list(valid.shape)}"
+                )
             arguments["valid"] = valid
         if not arguments:
             raise UserError(f"run() needs tokens or the module's own inputs: {', '.join(self.names)}")
-        device = model.device
-        moved = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in arguments.items()}
-        return Batch(moved, {} if valid is None else {"": valid.to(device)})
+        if tokens is not None and (others := [n for n in self.required if n not in arguments]):
+            raise UserError(
+                f"{self.kind} needs {', '.join(others)} beside {self.names[0]}: give them by name, run(inputs={{…}}), "
+                "or say how it is called on tokens alone, interp.load(module, example, forward=lambda module, tokens: "
+                f"…). {IN_A_FACTORY}"
+            )
+        placed = moved(arguments, model.device)
+        return Batch(placed, {} if valid is None else {"": valid.to(model.device)})
 
     def _tokens(self, tokens: Any, model: HookedModel) -> Tensor:
         if not isinstance(tokens, Tensor):
@@ -174,6 +195,11 @@ class ModuleInputs(TransformersInputs):
             if self.d_vocab is not None and tokens.numel() and int(tokens.max()) >= self.d_vocab:
                 raise UserError(f"token ids must be below {self.d_vocab}; got {int(tokens.max())}")
         return tokens
+
+
+def moved(arguments: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
+    """Arguments with their tensors on a device."""
+    return {name: value.to(device) if isinstance(value, Tensor) else value for name, value in arguments.items()}
 
 
 def _innermost(module: nn.Module) -> nn.Module:
@@ -203,6 +229,8 @@ class _Seam:
     module: nn.Module
     sightings: list[Sighting] = field(default_factory=list)
     d_vocab: int | None = None
+    first: Tensor | None = None
+    embedded: int | None = None
     batch: int | None = None
     model: HookedModel | None = None
     places: dict[tuple[str, int], AttentionSite] = field(default_factory=dict)
@@ -214,20 +242,26 @@ class _Seam:
 
     def explore(self, called: nn.Module, inputs: ModuleInputs) -> None:
         """Run the module once and note every attention call."""
-        example = inputs.arguments
+        example = moved(inputs.arguments, next(self.module.parameters(), torch.empty(0)).device)
         first = next((v for v in example.values() if isinstance(v, Tensor)), None)
         self.batch = None if first is None or first.ndim == 0 else first.shape[0]
+        self.first = first
         self._wrap()
         self.exploring = True
         training = self.module.training
         self.module.eval()
         try:
             with torch.no_grad():
-                output = called(**example)
-        except TypeError as error:
+                called(**example)
+        except (UserError, MemoryError):
+            raise
+        except Exception as error:  # whatever a person's code raises is theirs to know
+            if "memory" in str(error):  # that there is too little is said elsewhere
+                raise
             raise UserError(
-                f"{type(self.module).__name__} could not be run on the example ({error}): pass example= as a dict of "
-                "its arguments, or forward=lambda module, **inputs: …"
+                f"{type(self.module).__name__} could not be run on the example ({described(example)}): it raised "
+                f"{type(error).__name__}: {error}. Pass example= as it takes it, a dict of its arguments where it has "
+                f"several, or forward=lambda module, **inputs: …. {IN_A_FACTORY}"
             ) from error
         finally:
             self.exploring = False
@@ -235,7 +269,7 @@ class _Seam:
         if not self.sightings:
             raise UserError(_nothing_seen(self.module))
         if first is not None and not first.is_floating_point():
-            self.d_vocab = _vocabulary(self.module, output)
+            self.d_vocab = self.embedded or _vocabulary(self.module)
 
     def attach(self, model: HookedModel, places: dict[tuple[str, int], AttentionSite]) -> None:
         self.model, self.places = model, places
@@ -253,9 +287,23 @@ class _Seam:
                 self._track(stack)
                 stack.enter_context(patched_flex(self, self.module))
                 stack.enter_context(Interceptor(self))
-                return forward(*args, **kwargs)
+                return forward(*args, **kwargs) if self.exploring else self._called(forward, args, kwargs)
 
         self.module.forward = watched  # type: ignore[method-assign]
+
+    def _called(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The forward, with what it raises on inputs that do not fit said in words."""
+        try:
+            return forward(*args, **kwargs)
+        except (IndexError, AssertionError, RuntimeError) as error:
+            if "memory" in str(error):  # that there is too little is said elsewhere
+                raise
+            given = described({**{f"argument {place}": value for place, value in enumerate(args)}, **kwargs})
+            raise UserError(
+                f"{type(self.module).__name__} raised {type(error).__name__} on {given}: {error}. If its inputs may "
+                "not be so long, say how long: interp.load(module, example, n_ctx=…), or --tokens with sequences of "
+                "that length"
+            ) from error
 
     def _track(self, stack: ExitStack) -> None:
         """Keep track of which module runs. Only while watching: hooks keep PyTorch from its fast paths."""
@@ -275,6 +323,8 @@ class _Seam:
 
     def _enter(self, path: str, module: nn.Module, args: Any) -> None:
         self.stack.append((path, module))
+        if self.exploring and isinstance(module, nn.Embedding) and args and args[0] is self.first:
+            self.embedded = module.num_embeddings
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         self.stack.pop()
@@ -333,14 +383,15 @@ class _Seam:
 
 
 def _site(
-    layer: int, name: str, sighting: Sighting, module: nn.Module, declarations: Sequence[projections.Declaration]
-) -> AttentionSite:
+    layer: int, name: str, sighting: Sighting, module: nn.Module, declarations: Sequence[projections.Declaration],
+    inside: str,
+) -> AttentionSite:  # fmt: skip
     return AttentionSite(
         name=name,
         layer=layer,
         stack="",
         kind="cross" if sighting.cross else "self",
-        path=sighting.path,
+        path=f"{inside}{sighting.path}".rstrip("."),
         module=sighting.module,
         n_heads=sighting.n_heads,
         n_kv_heads=sighting.n_kv_heads,
@@ -414,8 +465,8 @@ def _chosen(sightings: list[Sighting], sites: Mapping[str, str] | Collection[str
     return {name: sighting for name, sighting in found.items() if name in sites}
 
 
-def _vocabulary(module: nn.Module, output: Any) -> int | None:
-    """Size of the vocabulary of a module that takes token ids: rows of its first embedding."""
+def _vocabulary(module: nn.Module) -> int | None:
+    """Size of the vocabulary where no embedding was seen to take the token ids as they are: rows of the first one."""
     return next((child.num_embeddings for child in module.modules() if isinstance(child, nn.Embedding)), None)
 
 

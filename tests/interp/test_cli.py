@@ -297,9 +297,7 @@ def test_a_wrong_command_is_said_in_one_line(shell: Shell, command: str, said: s
     assert said in shell.err
 
 
-@pytest.mark.parametrize(
-    "command", ["run toy", "run toy model --perod 8", "report", "report model --budget most", "page"]
-)
+@pytest.mark.parametrize("command", ["run toy", "run toy model --perod 8", "report model --budget most", "page"])
 def test_a_wrong_flag_is_a_usage_error(shell: Shell, command: str) -> None:
     assert shell(command) == 2
     assert not Path("runs").exists()
