@@ -1,6 +1,7 @@
 """Curves over a training run: a saved table and an Axes in, the Axes out. Nothing is computed here."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 import seaborn as sns
@@ -22,7 +23,8 @@ def model_curve(table: pd.DataFrame, ax: Axes, label: str) -> Axes:
         ax: where to draw.
         label: of the axis, with its unit.
     """
-    for (is_control, name), rows in table.sort_values("step").groupby(["is_control", "run"]):
+    runs: Any = table.sort_values("step").groupby(["is_control", "run"])
+    for (is_control, name), rows in runs:
         colour = style.MUTED if is_control else style.INK
         ax.fill_between(rows["step"], rows["ci_low"], rows["ci_high"], color=colour, alpha=0.15, linewidth=0)
         ax.plot(rows["step"], rows["value"], color=colour, marker="o", markersize=2.2, linewidth=1.1,
@@ -43,7 +45,7 @@ def head_curves(table: pd.DataFrame, ax: Axes, named: Sequence[Head], colour: st
         label: of the axis, with its unit.
     """
     ends = []
-    curves = table.sort_values("step").groupby(["is_control", "run", "site", "layer", "head"], sort=False)
+    curves: Any = table.sort_values("step").groupby(["is_control", "run", "site", "layer", "head"], sort=False)
     for (is_control, _, _, layer, head), rows in curves:
         stands_out = not is_control and (layer, head) in named
         ax.plot(rows["step"], rows["value"], color=colour if stands_out else style.MUTED, zorder=3 if stands_out else 1,
@@ -53,7 +55,7 @@ def head_curves(table: pd.DataFrame, ax: Axes, named: Sequence[Head], colour: st
         if stands_out:
             ax.fill_between(rows["step"], rows["ci_low"], rows["ci_high"], color=colour, alpha=0.15, linewidth=0)
             ends.append(((rows["step"].iloc[-1], rows["value"].iloc[-1]), words.head_name(layer, head)))
-    chance = table.groupby("step")["chance"].max()
+    chance: Any = table.groupby("step")["chance"].max()
     ax.plot(chance.index, chance, color=style.MUTED, linewidth=0.9, linestyle=(0, (1, 2)), zorder=2)
     ax.set(ylabel=label, ylim=(0, 1))
     _steps(ax, table)
