@@ -346,6 +346,27 @@ def test_an_adapter_and_quantised_weights_are_refused() -> None:
         head_weights(attention_modules(model)[0])
 
 
+def test_modules_that_cannot_be_read_are_listed_where_the_others_are_wanted() -> None:
+    model = tiny("llama")
+    attention = model.model.layers[0].self_attn
+    attention.q_proj = nn.Sequential(attention.q_proj)
+    reasons: dict[str, UnknownAttentionError] = {}
+    (other,) = attention_modules(model, unreadable=reasons)
+    assert (other.path, other.layer) == ("model.layers.1.self_attn", 1)
+    assert list(reasons) == ["model.layers.0.self_attn"]
+    assert "is a Sequential, expected nn.Linear" in str(reasons["model.layers.0.self_attn"])
+
+
+def test_torchs_own_attention_is_named_and_not_passed_over() -> None:
+    model = tiny("llama")
+    model.extra = nn.MultiheadAttention(32, 4)
+    with pytest.raises(
+        UnknownAttentionError, match=r"extra is an nn\.MultiheadAttention.*interp\.load\(module, example\)"
+    ):
+        attention_modules(model)
+    assert len(attention_modules(model, unknown="skip")) == 2
+
+
 def test_sizes_are_those_of_a_pruned_model() -> None:
     model = tiny("llama")
     attention = model.model.layers[1].self_attn
