@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, wraps
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -278,6 +278,7 @@ class _Seam:
         """Watch the module's calls whenever it runs while something is read or edited."""
         forward = self.module.forward
 
+        @wraps(forward)  # with its signature, so that the module can be loaded again
         def watched(*args: Any, **kwargs: Any) -> Any:
             if not self.exploring and not self._active:
                 return forward(*args, **kwargs)

@@ -183,7 +183,7 @@ def attention_modules(
                 raise
             unreadable[path] = reason
     if unknown == "raise":
-        _check_unknown(model, {attention.path for attention in found})
+        _check_unknown(model, {*(attention.path for attention in found), *(unreadable or {})})
     places = stacks.places([attention.path for attention in found])
     return [replace(attention, **place._asdict()) for attention, place in zip(found, places, strict=True)]
 

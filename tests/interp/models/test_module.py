@@ -333,9 +333,8 @@ class Raising(nn.Module):
 )
 def test_what_a_module_raises_is_said_with_what_it_was_given(error: Exception) -> None:
     x = torch.zeros(2, 12, 16)
-    with pytest.raises(
-        UserError, match=rf"example \(x float32 \[2, 12, 16\]\): it raised {type(error).__name__}: {error}"
-    ):
+    kind, given = type(error).__name__, r"x float32 \[2, 12, 16\]"
+    with pytest.raises(UserError, match=rf"example \({given}\): it raised {kind}: {error}"):
         interp.load(Raising(error), x)
     model = interp.load(Raising(error), x[:, :5])
     with pytest.raises(UserError, match=rf"raised {kind} on {given}.*n_ctx="):
