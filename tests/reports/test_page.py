@@ -202,6 +202,12 @@ def test_importing_the_page_imports_no_torch():
 
 
 def test_prose_is_escaped_before_it_is_linked():
+    of_stacks = prose(lambda layer, head: layer < 2, ["", "decoder", "decoder cross"])
+    assert of_stacks("so decoder cross L1H0, decoder L0H2, L1H1 and decoder L7H0") == (
+        'so decoder cross <a class="head" href="#decoder%20cross/L1H0">L1H0</a>, '
+        'decoder <a class="head" href="#decoder/L0H2">L0H2</a>, '
+        '<a class="head" href="#L1H1">L1H1</a> and decoder L7H0'
+    )
     convert = prose(lambda layer, head: layer < 2)
     assert convert("<L1H3> & `a<b`") == ('&lt;<a class="head" href="#L1H3">L1H3</a>&gt; &amp; <code>a&lt;b</code>')
     assert convert("L7H0") == "L7H0"  # no such head in this run
