@@ -43,8 +43,8 @@ METHODS = (
         "Each of 25 random tokens is attended to in turn, its embedding alone in the stream. r[i, j] is by how much "
         "the head's output on token i raises the logit of token j over the mean of the vocabulary, cut off below zero; "
         "norms are folded into the weights. 1: only the attended token is raised; −1: it never is. Chance is exact: "
-        "the mean of the score over all ways to pair attended with raised tokens is 2/n − 1 for n tokens, −0.92 for 25, "
-        "whatever r is.",
+        "over all ways to pair attended with raised tokens the mean of the score is 2/n − 1 for n tokens, −0.92 for "
+        "25, whatever r is.",
         "2 · Σ_i r[i, i] / Σ_{i, j} r[i, j] − 1",
         "Olsson et al. 2022",
     ),

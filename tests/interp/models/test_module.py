@@ -464,3 +464,14 @@ def test_factories() -> None:
         interp.load("tests.interp.models.test_module:missing")
     with pytest.raises(UserError, match="cannot be imported"):
         interp.load("no_such_package:build")
+
+
+def test_a_module_can_be_loaded_again() -> None:
+    entry = ZOO["fused qkv"]()
+    first_model, again = (interp.load(entry.module, entry.example) for _ in range(2))
+    read = [model.run(entry.example, probes=[probes.MaxWeight()]).values(0) for model in (first_model, again)]
+    assert_close(read[0], read[1], rtol=0, atol=0)
+    with again.edit(edits.GateHeads({(0, 1): 0.0})), torch.no_grad():
+        edited = entry.module(entry.example)
+    with torch.no_grad():
+        assert (edited - entry.module(entry.example)).abs().max() > 1e-4
