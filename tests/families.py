@@ -128,8 +128,8 @@ def example(family: str, batch: int = 2, length: int = 13, seed: int = 1) -> dic
     return given | {"decoder_tokens": tokens(batch, length - 4, seed + 1)} if family in ENCODER_DECODERS else given
 
 
-# The same for what is read of weights: smaller, more families (a name for each way in which weights are laid out), noise
-# on every parameter, so that none hides behind a one or a zero, and float64. -------------------------------------------
+# The same for what is read of weights: smaller, more families (a name for each way in which weights are laid out), in
+# float64, with noise on every parameter, so that none hides behind a one or a zero. ----------------------------------
 
 VOCABULARY = 97
 _SMALL = {

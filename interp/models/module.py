@@ -494,8 +494,8 @@ def _refuse_opaque(module: nn.Module) -> None:
 def _nothing_seen(module: nn.Module) -> str:
     if any(owner(child) is not None for child in module.modules()):
         return (
-            f"{type(module).__name__} ran, but its attention belongs to a model that was hooked before: read and edit it "
-            "through that HookedModel (a bridge made by model.bridge through model)"
+            f"{type(module).__name__} ran, but its attention belongs to a model that was hooked before: read and edit "
+            "it through that HookedModel (a bridge made by model.bridge through model)"
         )
     named = [f"{p} ({type(m).__name__})" for p, m in module.named_modules() if "att" in type(m).__name__.lower()]
     about = f"modules named after attention: {', '.join(named[:6])}" if named else "no module is named after attention"

@@ -229,8 +229,6 @@ def test_an_address_names_the_stack_where_two_have_a_head_of_one_number(browser,
                 table.assign(site=[f"{stack}_blocks.{layer}.{kind}" for layer in table["layer"]])
                 for stack, kind in (("encoder", "attn"), ("decoder", "self_attn"))
             ]
-            if "value" in table:
-                both[0] = both[0].assign(value=both[0]["value"] / 2)
             tables[name] = pd.concat(both, ignore_index=True)
     save(Result(made.analysis, {**made.tables, **tables}, made.provenance), tmp_path / "run")
     for tab in _open(browser, page.write(tmp_path / "run"), "#decoder/L1H1"):
