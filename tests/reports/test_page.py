@@ -13,7 +13,7 @@ import pytest
 
 from interp.errors import RunFolderError
 from interp.results import Result, save
-from reports import embed, page, svg
+from reports import embed, facts, page, svg
 from reports.chapters import Chapter, Sentence, plain
 from reports.prose import formula, prose
 from tests.reports import synthetic
@@ -231,3 +231,15 @@ def test_figures_on_one_page_do_not_share_ids_or_style():
     assert 'aria-label="how &quot;far&quot;"' in made
     for gone in ("figure_1", "<style", "metadata", "fill:red", "height="):
         assert gone not in made
+
+
+def test_what_a_model_builds_itself_and_what_its_input_does_not_reach_are_said() -> None:
+    told = dict(
+        facts.of_model(
+            {"name": "m", "model_built_pairs": ["encoder_blocks.0.attn"], "not_reached": ["vision.0", "vision.1"],
+             "model_built_patterns": []}
+        )
+    )  # fmt: skip
+    assert told["Queries × keys built by the model"] == "encoder_blocks.0.attn"
+    assert told["Attention that its input does not come to"] == "vision.0, vision.1"
+    assert "Patterns built by the model" not in told
