@@ -114,5 +114,5 @@ def _value(value: Any) -> str:
     if isinstance(value, float):
         return words.number(value)
     if isinstance(value, list | tuple):
-        return ", ".join(_value(item) for item in value)
+        return ", ".join(_value(item) for item in value) or "(without a value)"
     return words.visible(str(value))

@@ -83,7 +83,10 @@ def test_the_moment_is_named_with_what_was_before_it() -> None:
     support = " ".join(sentence.text for sentence in found.support)
     assert "L0H2 first gives the previous token more than 0.40: 0.83 [0.81, 0.85] at step 200." in support
     assert "−0.10 [−0.20, 0.00] nats at step 0 and −2.10 [−2.20, −2.00] nats at step 400" in support
-    assert "In the control, one, no head's prefix matching is ever above 0.10" in support
+    assert (
+        "In the control, one, no head's prefix matching is ever above 0.10 [0.080, 0.12] (head 3 of layer 0 at step 0)."
+        in support
+    )
     assert "mine lacks step-250: model.safetensors cannot be read: save the model again." in support
 
 

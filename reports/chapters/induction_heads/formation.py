@@ -160,7 +160,8 @@ def _control(reading: Reading) -> list[Sentence]:
     for run in rows["run"].unique() if len(rows) else ():
         best = first(rows.loc[rows["run"] == run].sort_values("value", ascending=False))
         link = Rows("formation_heads", {"run": str(run), "metric": "prefix_matching"})
-        where = f"{words.head_name(best['layer'], best['head'])} at step {int(best['step']):,}"
+        # not as L0H1, which would be a link to a head of the model
+        where = f"head {int(best['head'])} of layer {int(best['layer'])} at step {int(best['step']):,}"
         made.append(
             Sentence(
                 f"In the control, {words.visible(str(run))}, no head's prefix matching is ever above {_score(best)} "
