@@ -26,7 +26,7 @@ from interp.attention import Traces
 from interp.attention.edits import Edit, GateHeads, ReplaceZ, Replay
 from interp.errors import UserError
 from interp.models.hooked import HookedModel
-from interp.models.module import ModuleInputs
+from interp.models.module_inputs import ModuleInputs
 from interp.models.stacks import layer_path
 
 __all__ = ["Effects", "Kind", "ablation_effects", "mean_z", "single_heads", "without_logits"]
