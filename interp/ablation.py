@@ -26,6 +26,7 @@ from interp.attention import Traces
 from interp.attention.edits import Edit, GateHeads, ReplaceZ, Replay
 from interp.errors import UserError
 from interp.models.hooked import HookedModel
+from interp.models.module_inputs import ModuleInputs
 from interp.models.stacks import layer_path
 
 __all__ = ["Effects", "Kind", "ablation_effects", "mean_z", "single_heads", "without_logits"]
@@ -209,7 +210,10 @@ class _Plan:
 
 
 def blocks_before(model: HookedModel, heads: Iterable[tuple[str, int]]) -> list[nn.Module]:
-    """The layers that come before all of some heads, in order; none where the heads lie in several stacks."""
+    """The layers that come before all of some heads, in order; none where the heads lie in several stacks, and in a
+    module of one's own, whose layers need not read what the one before them returned."""
+    if isinstance(model.inputs, ModuleInputs):
+        return []
     paths = [layer_path(model.site(site).path) for site, _ in heads]
     stacks = {path.rpartition(".")[0] for path in paths}
     if len(stacks) > 1 or "" in stacks:

@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import interp
 from interp.errors import RunFolderError, UsageError, UserError
-from interp.flags import Page, Report, Running, config_for, default_out, parse, run_flags, to_flags
+from interp.flags import Page, Report, Running, config_for, default_out, parse, reading_tokens, run_flags, to_flags
 from interp.plugins import (
     ANALYSES,
     CHAPTERS,
@@ -37,7 +37,7 @@ from interp.summary import strongest_heads
 USAGE = """\
 usage: interp COMMAND ...
 
-  interp report MODEL [flags]         run the analyses on a model and draw one HTML page
+  interp report [MODEL] [flags]       run the analyses on a model (tiny-2l) and draw one HTML page
   interp run ANALYSIS MODEL [flags]   run one analysis; its settings are flags
   interp list                         the analyses that are installed
   interp page RUN                     draw the page of a finished run again
@@ -101,7 +101,7 @@ def _report(flags: Report, command: Sequence[str]) -> int:
     draw = find_page()
     out = flags.running.out or default_out(flags.model)
     check_usable(out)
-    model = _load(flags.model, flags.running)
+    model = _load(flags)
     failures = []
     with RunFolder.claim(out, model.info, force=flags.running.force) as folder:
         orders = {name: _order(name, config, flags, command) for name, config in configs.items()}
@@ -144,10 +144,10 @@ def _run_named(argv: list[str], command: Sequence[str]) -> int:
 
 
 def _run(analysis: Analysis, flags: Any, command: Sequence[str]) -> int:
-    config, running = flags.config, flags.running
+    config, running = reading_tokens(flags.config, flags.inputs), flags.running
     out = running.out or default_out(flags.model)
     check_usable(out)
-    model = _load(flags.model, running)
+    model = _load(flags)
     with RunFolder.claim(out, model.info, force=running.force) as folder:
         order = _order(analysis.name, config, flags, command)
         result, taken_over = run_into(folder, analysis, model, config, order)
@@ -194,18 +194,20 @@ def _installed_analyses() -> dict[str, EntryPoint]:
     return points
 
 
-def _load(name: str, running: Running) -> Any:
+def _load(flags: Any) -> Any:
     """The hooked model; what was not asked for is left to `interp.load`."""
+    running: Running = flags.running
     place = "device_map" if running.device == "auto" else "device"
-    given = {place: running.device, "dtype": running.dtype}
+    given = {place: running.device, "dtype": running.dtype, "example": flags.inputs}
     asked: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
     with memory_advice(()):
-        return interp.load(name, trust_remote_code=running.trust_remote_code, **asked)
+        return interp.load(flags.model, trust_remote_code=running.trust_remote_code, **asked)
 
 
 def _order(analysis: str, config: Any, flags: Any, command: Sequence[str]) -> Order:
     shared = to_flags(replace(flags.running, out=None, resume=False, force=False, debug=False))
-    rerun = ["interp", "run", analysis, flags.model, *to_flags(config), *shared]
+    given = [] if flags.inputs is None else ["--inputs", flags.inputs]
+    rerun = ["interp", "run", analysis, flags.model, *to_flags(config), *given, *shared]
     return Order(command, rerun, flags.running.resume, flags.running.force)
 
 

@@ -9,6 +9,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
+import numpy as np
 import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg
 
@@ -17,7 +18,15 @@ from interp.plugins import Analysis
 
 Flags = TypeVar("Flags")
 
-MODEL_HELP = "a Hugging Face name, a folder, a .gguf file, or a bundled name: smollm2-135m, minilm"
+MODEL_HELP = (
+    "a Hugging Face name, a folder, a .gguf file, a factory package.module:function, or a bundled name: tiny-2l, "
+    "smollm2-135m, minilm"
+)
+INPUTS_HELP = (
+    "what a module of one's own is run on to find its attention: .npy with token ids [sequence, position], as long as "
+    "it takes them, or with numbers (patches, time steps); .npz with every argument by name. Token ids are also the "
+    "text of analyses that read one, unless --text names another. None: random tokens, where it has an embedding."
+)
 
 
 @dataclass(frozen=True)
@@ -48,13 +57,14 @@ class Running:
 class Report:
     """Run the installed analyses on a model and draw one HTML page."""
 
-    model: Annotated[Positional[str], arg(metavar="MODEL", help=MODEL_HELP)]
+    model: Annotated[Positional[str], arg(metavar="MODEL", help=MODEL_HELP)] = "tiny-2l"
     analyses: Annotated[str | None, arg(metavar="NAME,NAME")] = None
     """Which, as names with commas between. None: all that are installed (`interp list`)."""
     budget: Literal["report", "full"] = "report"
     """report: what fits into minutes. full: everything; the page says what that adds."""
     seed: Annotated[int | None, arg(metavar="NUMBER")] = None
     """The seed of every analysis. None: each one's own."""
+    inputs: Annotated[str | None, arg(metavar="FILE", aliases=["--tokens"], help=INPUTS_HELP)] = None
     text: Annotated[str | None, arg(metavar="FILE")] = None
     """A text for the analyses that read one: txt, jsonl, npy or a hub data set. None: the sample that comes along."""
     running: Annotated[Running, OmitArgPrefixes] = field(default_factory=Running)
@@ -82,9 +92,14 @@ def parse(kind: type[Flags], argv: Sequence[str], *, prog: str, description: str
 
 
 def run_flags(analysis: Analysis, *, positional: bool) -> type[Any]:
-    """A dataclass ``model, config, running`` for one analysis; the model is positional or the flag ``--model``."""
-    shared = {each.name for each in dataclasses.fields(Running)} | {"model"}
-    clashes = shared & {each.name for each in dataclasses.fields(analysis.config_class)}
+    """A dataclass ``model, config, inputs, running`` for one analysis; the model is positional or the flag ``--model``.
+
+    ``--inputs`` is also called ``--tokens``, unless the analysis has a setting of that name.
+    """
+    own = {each.name for each in dataclasses.fields(analysis.config_class)}
+    shared = {each.name for each in dataclasses.fields(Running)} | {"model", "inputs"}
+    clashes = shared & own
+    aliases = [] if "tokens" in own else ["--tokens"]
     if clashes:
         raise UserError(f"{analysis.name}: Config has {', '.join(sorted(clashes))}, which every command has already")
     model = Positional[str] if positional else str
@@ -97,6 +112,7 @@ def run_flags(analysis: Analysis, *, positional: bool) -> type[Any]:
                 Annotated[analysis.config_class, arg(name=analysis.name), OmitArgPrefixes],
                 field(default_factory=analysis.config_class),
             ),
+            ("inputs", Annotated[str | None, arg(metavar="FILE", aliases=aliases, help=INPUTS_HELP)], None),
             ("running", Annotated[Running, OmitArgPrefixes], field(default_factory=Running)),
         ],
         frozen=True,
@@ -108,11 +124,28 @@ def config_for(analysis: Analysis, report: Report) -> Any:
     known = {each.name for each in dataclasses.fields(analysis.config_class)}
     given = {"budget": report.budget, "seed": report.seed, "text": report.text}
     try:
-        return analysis.config_class(
+        config = analysis.config_class(
             **{name: value for name, value in given.items() if name in known and value is not None}
         )
+        return reading_tokens(config, report.inputs)
     except ValueError as error:
         raise UsageError(f"{analysis.name}: {error}") from error
+
+
+def reading_tokens(config: Any, inputs: str | None) -> Any:
+    """The Config with the token ids that a model is run on as its text, where it reads one and none is named."""
+    if inputs is None or getattr(config, "text", "") is not None or not _are_tokens(Path(inputs)):
+        return config
+    return dataclasses.replace(config, text=inputs)
+
+
+def _are_tokens(file: Path) -> bool:
+    """Whether a file holds token ids [sequence, position]; what is wrong with it is said where it is read."""
+    try:
+        ids = np.load(file, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError, EOFError):
+        return False
+    return isinstance(ids, np.ndarray) and ids.ndim == 2 and ids.dtype.kind in "iu"
 
 
 def to_flags(config: Any) -> list[str]:

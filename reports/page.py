@@ -83,6 +83,7 @@ def write(run_folder: Path | str) -> Path:
 def render(run: RunFolder, parts: list[Part]) -> str:
     """The page as HTML."""
     known = _known_heads(parts)
+    about = _about(parts, known)
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -91,7 +92,7 @@ def render(run: RunFolder, parts: list[Part]) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "prose": prose(lambda layer, head: (layer, head) in known),
+        "prose": prose(lambda layer, head: (layer, head) in known, about["stacks"]),
         "formula": formula,
         "visible": words.visible,
         "rows": rows_link,
@@ -106,7 +107,7 @@ def render(run: RunFolder, parts: list[Part]) -> str:
         run_facts={part.analysis: facts.of_run(part.result.provenance) for part in parts},
         machine_facts={part.analysis: facts.of_machine(part.result.provenance) for part in parts},
         raw={part.analysis: json.dumps(dict(part.result.provenance), indent=2, default=str) for part in parts},
-        about=_about(parts, known),
+        about=about,
         css=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

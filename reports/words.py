@@ -36,6 +36,7 @@ DATA = {
     "unrepeated": "unrepeated random tokens",
     "text": "text",
     "weights": "the weights alone",
+    "copied_segments": "random tokens with a copied segment",
 }
 KINDS = {
     "induction": "induction head",
@@ -229,6 +230,10 @@ COLUMNS = {
     "prefix_matching": "of the target, with the source removed",
     "change": "against the untouched model",
     "period": "tokens between copies",
+    "run": "which training run",
+    "is_control": "whether it is a run to compare with",
+    "step": "of training",
+    "checkpoint": "its folder or revision",
     "sequence": "which of the saved sequences",
     "query": "position that attends",
     "key": "position that is attended to",

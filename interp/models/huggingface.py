@@ -168,18 +168,21 @@ def core_attention(
 
 
 def _hooked(module: PreTrainedModel, declarations: Sequence[projections.Declaration], **about: Any) -> HookedModel:
-    known, unreadable = _known(module, declarations)
+    unreadable: dict[str, projections.UnknownAttentionError] = {}
+    known = {a.path: a for a in projections.attention_modules(module, declarations, "skip", unreadable)}
+    if declarations and unreadable:
+        raise next(iter(unreadable.values()))
     paths = {child: path for path, child in module.named_modules()}
     use_core(module)
     model = HookedModel(module, (), **about)
     seen = _explore(model, [attention.module for attention in known.values()])
     if not seen.ran:
-        raise unreadable or UserError(
+        raise next(iter(unreadable.values()), None) or UserError(
             f"no attention was found in {type(module).__name__}: nothing called transformers' attention interface"
         )
     order = [paths[child] for child in seen.ran]
     model.sites = tuple(
-        _site(path, place, child, known.get(path), seen.called.get(child), unreadable)
+        _site(path, place, child, known.get(path), seen.called.get(child), unreadable.get(path))
         for path, place, child in zip(order, stacks.places(order), seen.ran, strict=True)
     )
     for site in model.sites:
@@ -192,18 +195,6 @@ def _hooked(module: PreTrainedModel, declarations: Sequence[projections.Declarat
     model.info |= {name: found for name, found in notes.items() if found} | _shape_info(model)
     _serve_softmax(model)
     return model
-
-
-def _known(
-    module: PreTrainedModel, declarations: Sequence[projections.Declaration]
-) -> tuple[dict[str, projections.AttentionModule], projections.UnknownAttentionError | None]:
-    """Attention modules whose projections are known, by path; or why none can be read."""
-    try:
-        return {a.path: a for a in projections.attention_modules(module, declarations, unknown="skip")}, None
-    except projections.UnknownAttentionError as error:
-        if declarations:
-            raise
-        return {}, error
 
 
 def _explore(model: HookedModel, known: Sequence[nn.Module]) -> _Exploration:

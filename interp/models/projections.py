@@ -157,6 +157,7 @@ def attention_modules(
     model: nn.Module,
     declarations: Sequence[Declaration] = (),
     unknown: Literal["raise", "skip"] = "raise",
+    unreadable: dict[str, UnknownAttentionError] | None = None,
 ) -> list[AttentionModule]:
     """The attention modules of a model, in the order in which they are registered, which is that of execution.
 
@@ -164,6 +165,8 @@ def attention_modules(
         model: of transformers, bare or wrapped.
         declarations: for modules that are not known here; they come before what is known.
         unknown: what to do about a module that is called attention and holds projections that are not known.
+        unreadable: where it is given, modules whose projections are known and cannot be read (an adapter, sizes that do
+            not fit together) are put there with the reason, by path, instead of raising.
 
     Raises:
         UnknownAttentionError: there is such a module, or one whose sizes do not fit together.
@@ -171,10 +174,16 @@ def attention_modules(
     found: list[AttentionModule] = []
     for path, module in model.named_modules():
         declared = next((d for d in (*declarations, *_KNOWN) if _fits(model, path, module, d)), None)
-        if declared is not None:
+        if declared is None:
+            continue
+        try:
             found.append(_read(model, path, module, declared))
+        except UnknownAttentionError as reason:
+            if unreadable is None:
+                raise
+            unreadable[path] = reason
     if unknown == "raise":
-        _check_unknown(model, {attention.path for attention in found})
+        _check_unknown(model, {*(attention.path for attention in found), *(unreadable or {})})
     places = stacks.places([attention.path for attention in found])
     return [replace(attention, **place._asdict()) for attention, place in zip(found, places, strict=True)]
 
@@ -334,12 +343,17 @@ def _check_unknown(model: nn.Module, known: set[str]) -> None:
         (path, module)
         for path, module in model.named_modules()
         if re.search(r"attention|attn", type(module).__name__, re.IGNORECASE)
-        and sum(isinstance(child, nn.Linear | Conv1D) for child in module.modules()) >= 2
+        and (sum(isinstance(child, nn.Linear | Conv1D) for child in module.modules()) >= 2 or _is_torchs(module))
         and not any(path == k or path.startswith(f"{k}.") or k.startswith(f"{path}.") for k in known)
     ]
     if not suspects:
         return
     path, module = suspects[-1]  # the innermost of nested ones comes later
+    if _is_torchs(module):
+        raise UnknownAttentionError(
+            f"{path} is an nn.MultiheadAttention, whose projections are one parameter and no children that could be "
+            "declared; interp.load(module, example) reads its heads and their weights"
+        )
     children = ", ".join(f"{name} ({_describe(child)})" for name, child in module.named_modules() if name)
     kind = type(module).__name__
     raise UnknownAttentionError(
@@ -347,6 +361,10 @@ def _check_unknown(model: nn.Module, known: set[str]) -> None:
         f'Declaration(output="…", query="…", key="…", value="…", classes=("{kind}",)), or '
         f'Declaration(output="…", fused="…", layout="blocks" or "grouped", classes=("{kind}",))'
     )
+
+
+def _is_torchs(module: nn.Module) -> bool:
+    return isinstance(module, nn.MultiheadAttention)
 
 
 def _describe(module: nn.Module) -> str:

@@ -16,7 +16,7 @@ from interp.circuits import CopyingScores, Site, Weights, composition, copying_e
 from interp.models.norms import Norm
 from interp.models.projections import HeadWeights
 from interp.models.residual import AttentionNorms
-from tests.interp.models.families import tiny
+from tests.families import tiny
 
 D_MODEL, VOCABULARY = 7, 13
 

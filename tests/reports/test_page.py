@@ -13,7 +13,7 @@ import pytest
 
 from interp.errors import RunFolderError
 from interp.results import Result, save
-from reports import embed, page, svg
+from reports import embed, facts, page, svg
 from reports.chapters import Chapter, Sentence, plain
 from reports.chapters.declared import find_chapter
 from reports.prose import formula, prose
@@ -203,6 +203,12 @@ def test_importing_the_page_imports_no_torch():
 
 
 def test_prose_is_escaped_before_it_is_linked():
+    of_stacks = prose(lambda layer, head: layer < 2, ["", "decoder", "decoder cross"])
+    assert of_stacks("so decoder cross L1H0, decoder L0H2, L1H1 and decoder L7H0") == (
+        'so decoder cross <a class="head" href="#decoder%20cross/L1H0">L1H0</a>, '
+        'decoder <a class="head" href="#decoder/L0H2">L0H2</a>, '
+        '<a class="head" href="#L1H1">L1H1</a> and decoder L7H0'
+    )
     convert = prose(lambda layer, head: layer < 2)
     assert convert("<L1H3> & `a<b`") == ('&lt;<a class="head" href="#L1H3">L1H3</a>&gt; &amp; <code>a&lt;b</code>')
     assert convert("L7H0") == "L7H0"  # no such head in this run
@@ -226,3 +232,15 @@ def test_figures_on_one_page_do_not_share_ids_or_style():
     assert 'aria-label="how &quot;far&quot;"' in made
     for gone in ("figure_1", "<style", "metadata", "fill:red", "height="):
         assert gone not in made
+
+
+def test_what_a_model_builds_itself_and_what_its_input_does_not_reach_are_said() -> None:
+    told = dict(
+        facts.of_model(
+            {"name": "m", "model_built_pairs": ["encoder_blocks.0.attn"], "not_reached": ["vision.0", "vision.1"],
+             "model_built_patterns": []}
+        )
+    )  # fmt: skip
+    assert told["Queries × keys built by the model"] == "encoder_blocks.0.attn"
+    assert told["Attention that its input does not come to"] == "vision.0, vision.1"
+    assert "Patterns built by the model" not in told
