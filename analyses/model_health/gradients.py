@@ -23,6 +23,7 @@ __all__ = ["Depth", "measure", "rows"]
 PROJECTIONS = 4
 """Random directions of the output that gradients are taken of."""
 _FEWEST_LAYERS = 4
+_LAYER = "layer "  # before the path of a layer, which may also be the name of a site
 
 
 @dataclass(eq=False)
@@ -80,8 +81,9 @@ def measure(subject: Subject) -> Depth:
     found = _gradients(output, wanted)
     depth = Depth(output=float(output.detach().double().square().mean().sqrt()))
     for path, layer in layers.items():
-        if path in found:
-            x, gradients = kept[path].detach().double(), found[path]
+        name = _LAYER + path
+        if name in found:
+            x, gradients = kept[name].detach().double(), found[name]
             depth.layers.append((path, layer[1], _rms(x), _relative(x, gradients)))
     depth.heads = {name: found[name].square().mean(0).sqrt().cpu().numpy() for name in gates if name in found}
     depth.reaching = {site.name: _reaching(site.name, kept, found) for site in model.sites}
@@ -105,11 +107,10 @@ def _layers(subject: Subject) -> dict[str, tuple[nn.Module, int]]:
     """The layers around attention sites, by path, in order; of the last stack where there are several."""
     sites = [site for site in subject.model.sites if site.stack == subject.model.sites[-1].stack]
     found: dict[str, tuple[nn.Module, int]] = {}
-    inner = getattr(subject.model.module, "module", subject.model.module) if subject.wrapped else subject.model.module
     for site in sites:
         path = layer_path(site.path) if site.path else ""
         if path and path not in found:
-            found[path] = (inner.get_submodule(path), len(found))
+            found[path] = (subject.inner.get_submodule(path), len(found))
     return found
 
 
@@ -124,7 +125,7 @@ def _inputs_of(layers: dict[str, tuple[nn.Module, int]], kept: dict[str, Tensor]
             if x is not None:
                 if not x.requires_grad and x.is_leaf:
                     x.requires_grad_()
-                kept.setdefault(path, x)
+                kept.setdefault(_LAYER + path, x)
 
         return hook
 

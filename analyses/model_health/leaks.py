@@ -126,7 +126,9 @@ def _padding(subject: Subject) -> list[Row]:
 def _no_padding(subject: Subject) -> str:
     """Why a model cannot be told about padding; "" where it can."""
     if subject.wrapped:
-        return "" if subject.valid else "the module takes no boolean argument [batch, position] that says what padding is"
+        return (
+            "" if subject.valid else "the module takes no boolean argument [batch, position] that says what padding is"
+        )
     known = inspect.signature(subject.model.module.forward).parameters
     if "attention_mask" in known or any(each.kind is each.VAR_KEYWORD for each in known.values()):
         return ""

@@ -20,7 +20,17 @@ from interp.attention.probes.base import Measured
 from interp.attention.rows import Rows, SiteShape
 from interp.statistics import mean_interval
 
-__all__ = ["METRICS", "Measurements", "SoftmaxRows", "distance", "heads", "jacobian_norm", "measure", "rows"]
+__all__ = [
+    "METRICS",
+    "Measurements",
+    "SoftmaxRows",
+    "distance",
+    "heads",
+    "jacobian_norm",
+    "measure",
+    "rows",
+    "told_by_position",
+]
 
 METRICS = ("max_weight", "saturated_rows", "entropy", "relative_entropy", "score_deviation", "softmax_jacobian")
 """What is read off every pattern row that may read at least two keys."""
@@ -155,6 +165,21 @@ def distance(subject: Subject) -> dict[str, np.ndarray]:
     return {site.name: values.cpu().numpy() for site, values in heads_of(run, run.readings(probe))}
 
 
+def told_by_position(subject: Subject, told: Mapping[str, np.ndarray]) -> Row:
+    """The head that position alone moves farthest from uniform attention."""
+    check = CHECKS["told_by_position"]
+    found = [
+        (float(value), site, head)
+        for site, values in told.items()
+        for head, value in enumerate(np.nanmean(values, 0) if np.isfinite(values).any() else ())
+    ]
+    if not found:
+        return check.not_applicable(subject.no_positions or "no row of attention may read more than one key")
+    value, site, head = max(found)
+    note = f"the largest of {len(found)} heads, on a sequence of one token over and over; 0: distance is not told"
+    return check.judge(value, (site, subject.model.site(site).layer, head), note)
+
+
 def heads(measured: Measurements, told: Mapping[str, np.ndarray], data: str, seed: int) -> pd.DataFrame:
     """The table ``heads``: every metric of every head, with an interval over sequences."""
     parts = []
@@ -166,13 +191,22 @@ def heads(measured: Measurements, told: Mapping[str, np.ndarray], data: str, see
             ends = mean_interval(np.clip(values, None, 1e30), seed=seed)
             low, high = _BOUNDS.get(name, (0, np.inf))
             parts.append(
-                pd.DataFrame({
-                    "site": site.site, "layer": site.layer, "head": range(values.shape[1]), "metric": name,
-                    "data": data, "value": ends.value, "ci_low": np.clip(ends.low, low, high),
-                    "ci_high": np.clip(ends.high, low, high), "chance": chance, "p_corrected": np.nan,
-                    "n": ends.n.astype(float),
-                    "note": np.where(np.isnan(ends.value), "no row may read more than one key", ""),
-                })  # fmt: skip
+                pd.DataFrame(
+                    {
+                        "site": site.site,
+                        "layer": site.layer,
+                        "head": range(values.shape[1]),
+                        "metric": name,
+                        "data": data,
+                        "value": ends.value,
+                        "ci_low": np.clip(ends.low, low, high),
+                        "ci_high": np.clip(ends.high, low, high),
+                        "chance": chance,
+                        "p_corrected": np.nan,
+                        "n": ends.n.astype(float),
+                        "note": np.where(np.isnan(ends.value), "no row may read more than one key", ""),
+                    }
+                )  # fmt: skip
             )
     return pd.concat(parts, ignore_index=True)
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from interp import HookedModel
 from interp.attention.edits import Edit
@@ -99,6 +99,12 @@ class Subject:
     def input(self) -> Tensor:
         """The primary argument."""
         return self.arguments[self.primary]
+
+    @property
+    def inner(self) -> nn.Module:
+        """The module that paths of sites are relative to: without what its owner wrapped around it."""
+        module = self.model.module
+        return module.module if self.wrapped and type(module).__name__ == "_Called" else module  # type: ignore[return-value]
 
     @property
     def reads_tokens(self) -> bool:
