@@ -7,6 +7,8 @@ from analyses.model_health.checks import Check
 
 SATURATED = 0.99
 """Weight above which a row counts as saturated."""
+UNSCALED = 0.25
+"""Exponent α of the scale d_head^−α in use below which scores count as not scaled: nearer to none than to a half."""
 
 
 @dataclass(frozen=True)
@@ -99,15 +101,14 @@ _SOFTMAX = (
         "Most rows are hard choices, through which hardly a gradient comes: check the scale 1/√d_head, or normalise "
         "queries and keys.", warn_at=0.5, fail_at=0.9,
     ),
-    # limits are worked out for the number of keys: √(2 ln n) and twice that
+    # limits are worked out for the number of keys (scores.py): √(2 ln n) for a site without scale, 3 √(2 ln n) for
+    # others, and twice as much
     Check(
         "score_deviation", "softmax", "Are scores so wide that a softmax freezes?", "standard deviation",
         "Scores should begin with a standard deviation of about 1: check the scale 1/√d_head and the size of W_Q, W_K.",
     ),
-    # 0: as wide as unit-variance queries and keys are without any scale
     Check(
-        "effective_exponent", "softmax", "By which power of d_head are scores in effect divided?", "exponent",
-        "Scores are as wide as if q·k were not divided by √d_head at all: check the scale.", warn_at=0.0, worse="below",
+        "effective_exponent", "softmax", "By which power of d_head are scores in effect divided?", "exponent", "",
     ),
     # float32's rounding unit: a gradient that arrives smaller than the rounding of one that does not
     Check(

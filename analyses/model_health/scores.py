@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from analyses.model_health.checks import Row
-from analyses.model_health.config import CHECKS, SATURATED, Config
+from analyses.model_health.config import CHECKS, SATURATED, UNSCALED, Config
 from analyses.model_health.subject import Subject, heads_of
 from interp.attention.probes import Probe, RowMean
 from interp.attention.probes.base import Measured
@@ -141,12 +141,12 @@ def measure(subject: Subject) -> Measurements:
     top, chance = run.readings(largest), run.chance(softmax)
     found = []
     for site, values in heads_of(run, run.readings(softmax)):
-        trace = run.traces[site.name] if site.name in run.traces else None
+        trace = run.traces.get(site.name)
         found.append(
             HeadScores(
                 site.name, site.layer, site.d_head, None if trace is None else float(trace.scale),
                 run.masks[site.name][1].n_keys, values.cpu().numpy(), top[site.name].values.cpu().numpy(),
-                chance[site.name].expand_as(values[:1]).mean(0).cpu().numpy(),
+                chance[site.name].mean(0).expand_as(values[0]).cpu().numpy(),
             )
         )  # fmt: skip
     return found
@@ -238,13 +238,33 @@ def _saturated(measured: Measurements) -> Row:
 def _deviation(measured: Measurements) -> Row:
     """The site whose heads' scores are widest (their median) against where a softmax over so many keys freezes."""
     widths = [float(np.nanmedian(_of(site, "score_deviation"))) for site in measured]
-    freezing = [math.sqrt(2 * math.log(max(site.n_keys, 3))) for site in measured]
-    at = int(np.nanargmax(np.array(widths) / np.array(freezing)))
-    site, limit = measured[at], freezing[at]
-    note = f"median of the site's heads; the softmax over {site.n_keys} keys freezes at √(2 ln {site.n_keys})"
+    limits = [_widest(site) for site in measured]
+    at = int(np.nanargmax(np.array(widths) / np.array(limits)))
+    site, limit = measured[at], limits[at]
+    used = _exponent_in_use(site)
+    note = f"median of the site's heads; random scores over {site.n_keys} keys freeze at √(2 ln {site.n_keys}) = "
+    note += f"{_freezing(site):.1f}" + ("" if used is None else f"; q·k is divided by d_head^{used:.2f}")
     return CHECKS["score_deviation"].judge(
         widths[at], (site.site, site.layer, None), note, warn_at=limit, fail_at=2 * limit
     )
+
+
+def _freezing(site: HeadScores) -> float:
+    """The standard deviation above which a softmax over n independent Gaussian scores has its mass on a few keys
+    whatever they hold: the freezing of the random energy model, √(2 ln n) (Derrida 1981)."""
+    return math.sqrt(2 * math.log(max(site.n_keys, 3)))
+
+
+def _widest(site: HeadScores) -> float:
+    """Where scores are too wide: at the freezing where they are seen not to be scaled by d_head, which random queries
+    and keys need. Trained heads have structure, and are wide without being frozen: three times as wide there."""
+    used = _exponent_in_use(site)
+    return _freezing(site) * (1 if used is not None and used < UNSCALED else 3)
+
+
+def _exponent_in_use(site: HeadScores) -> float | None:
+    """α of the scale d_head^−α that a site applies; None where that is not seen."""
+    return None if site.scale is None or site.d_head < 2 else -math.log(site.scale) / math.log(site.d_head)
 
 
 def _exponent(measured: Measurements) -> Row:
@@ -259,8 +279,10 @@ def _exponent(measured: Measurements) -> Row:
     ]
     at = int(np.argmin(exponents))
     site = known[at]
-    used = "" if site.scale is None else f"; in use is d_head^−{-math.log(site.scale) / math.log(site.d_head):.2f}"
-    return check.judge(exponents[at], (site.site, site.layer, None), f"d_head is {site.d_head}{used}")
+    used = _exponent_in_use(site)
+    told = "" if used is None else f"; in use is {used:.2f}"
+    note = f"the lowest of {len(known)} sites, by the median of its heads; d_head is {site.d_head}{told}"
+    return check.judge(exponents[at], (site.site, site.layer, None), note)
 
 
 def _jacobian(measured: Measurements, subject: Subject) -> Row:
