@@ -31,14 +31,16 @@ class Depth:
     """What one pass forward and :data:`PROJECTIONS` passes back found.
 
     Attributes:
-        layers: (path, layer number, root mean square of what it reads, relative gradient there), in order.
-        heads: by site, relative gradient of each head's gate [head].
+        layers: (path, layer number, root mean square of what it reads, relative and absolute gradient there), in order.
+            Gradients are norms at one position, the median over positions. The relative one is ‖∂L/∂x‖ ‖x‖, what a
+            relative change of x does to the output: layers that only rescale leave it as it is.
+        heads: by site, gradient of each head's gate [head].
         reaching: by site, gradient that reaches queries and keys against that which reaches values; None where they
             are out of sight.
         reason: why nothing was measured; "".
     """
 
-    layers: list[tuple[str, int, float, float]] = field(default_factory=list)
+    layers: list[tuple[str, int, float, float, float]] = field(default_factory=list)
     heads: dict[str, np.ndarray] = field(default_factory=dict)
     reaching: dict[str, float | None] = field(default_factory=dict)
     output: float = 0.0
@@ -48,8 +50,12 @@ class Depth:
         """The table ``depth``: one row a layer or site, and metric."""
         rows = [
             {"site": path, "layer": layer, "metric": metric, "value": value}
-            for path, layer, size, gradient in self.layers
-            for metric, value in (("activation_rms", size), ("relative_gradient", gradient))
+            for path, layer, size, relative, absolute in self.layers
+            for metric, value in (
+                ("activation_rms", size),
+                ("relative_gradient", relative),
+                ("gradient_norm", absolute),
+            )
         ]
         layer_of = {site.name: site.layer for site in subject.model.sites}
         rows += [
@@ -69,7 +75,7 @@ def measure(subject: Subject) -> Depth:
     edit = GateHeads({(name, head): gate[head] for name, gate in gates.items() for head in range(len(gate))})
     layers = _layers(subject)
     hooks = {name: _keeping(kept, name) for name in _points(subject)}
-    with _inputs_of(layers, kept), torch.enable_grad():
+    with _unfrozen(model.module), _inputs_of(layers, kept), torch.enable_grad():
         try:
             run = subject.run(edits=[edit], hooks=hooks, grad=True)
         except RuntimeError as error:
@@ -84,7 +90,9 @@ def measure(subject: Subject) -> Depth:
         name = _LAYER + path
         if name in found:
             x, gradients = kept[name].detach().double(), found[name]
-            depth.layers.append((path, layer[1], _rms(x), _relative(x, gradients)))
+            norms = gradients.square().sum(-1).mean(0).sqrt()
+            relative = float((norms * x.square().sum(-1).sqrt()).median())
+            depth.layers.append((path, layer[1], _rms(x), relative, float(norms.median())))
     depth.heads = {name: found[name].square().mean(0).sqrt().cpu().numpy() for name in gates if name in found}
     depth.reaching = {site.name: _reaching(site.name, kept, found) for site in model.sites}
     return depth
@@ -154,11 +162,23 @@ def _points(subject: Subject) -> list[str]:
 
 def _keeping(kept: dict[str, Tensor], name: str) -> Callable[[Tensor, Any], Tensor]:
     def hook(tensor: Tensor, _: Any) -> Tensor:
-        tensor = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
         kept[name] = tensor
         return tensor
 
     return hook
+
+
+@contextmanager
+def _unfrozen(module: nn.Module) -> Iterator[None]:
+    """Every parameter takes part in gradients, for a while: what does not then was cut off by the model's own code."""
+    frozen = [p for p in module.parameters() if not p.requires_grad and p.is_floating_point()]
+    for parameter in frozen:
+        parameter.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for parameter in frozen:
+            parameter.requires_grad_(False)
 
 
 def _rms(x: Tensor) -> float:
@@ -167,20 +187,16 @@ def _rms(x: Tensor) -> float:
     return float(x.square().mean(-1).sqrt().median())
 
 
-def _relative(x: Tensor, gradients: Tensor) -> float:
-    """‖∂L/∂x‖ ‖x‖ of each position, the median: what a relative change of the activation does to the output."""
-    norms = gradients.square().sum(-1).mean(0).sqrt() * x.square().sum(-1).sqrt()
-    return float(norms.median())
-
-
 def _reaching(site: str, kept: dict[str, Tensor], found: dict[str, Tensor]) -> float | None:
     """(‖∂q‖‖q‖ + ‖∂k‖‖k‖) / (2 ‖∂v‖‖v‖) of one site: what the softmax lets through to queries and keys."""
     sizes = {}
     for role in "qkv":
-        name = next((n for n in (f"{site}.hook_rot_{role}", f"{site}.hook_{role}") if n in found), None)
+        name = next((n for n in (f"{site}.hook_rot_{role}", f"{site}.hook_{role}") if n in kept), None)
         if name is None:
             return None
-        sizes[role] = float(found[name].norm()) * float(kept[name].detach().double().norm())
+        # without a gradient of its own, it was cut off from the parameters
+        felt = float(found[name].norm()) if name in found else 0.0
+        sizes[role] = felt * float(kept[name].detach().double().norm())
     return (sizes["q"] + sizes["k"]) / (2 * sizes["v"]) if sizes["v"] else None
 
 
@@ -216,7 +232,7 @@ def _by_depth(depth: Depth) -> list[Row]:
         note = "no gradient reaches the last layer"
         path, layer = depth.layers[-1][:2]
         return [vanishing.judge(0.0, (path, layer, None), note), exploding.not_applicable(note)]
-    ratios = [gradient / last for _, _, _, gradient in depth.layers]
+    ratios = [gradient / last for _, _, _, gradient, _ in depth.layers]
     low, high = int(np.argmin(ratios)), int(np.argmax(ratios))
     places = [(depth.layers[i][0], depth.layers[i][1], None) for i in (low, high)]
     note = f"relative gradient there against the last of {len(ratios)} layers"
@@ -226,7 +242,7 @@ def _by_depth(depth: Depth) -> list[Row]:
 def _growth(depth: Depth) -> Row:
     """Geometric mean of the growth from layer to layer over the second half of the depth."""
     check = CHECKS["activation_growth"]
-    sizes = [size for _, _, size, _ in depth.layers]
+    sizes = [size for _, _, size, *_ in depth.layers]
     if len(sizes) < _FEWEST_LAYERS:
         return check.not_applicable(f"fewer than {_FEWEST_LAYERS} layers do not show whether growth goes on")
     half = sizes[len(sizes) // 2 - 1 :]

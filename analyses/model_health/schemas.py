@@ -48,7 +48,7 @@ SCHEMAS = {
         {
             "site": _TEXT,
             "layer": _INDEX,
-            "metric": _word("activation_rms", "relative_gradient", "gradient_to_queries_and_keys"),
+            "metric": _word("activation_rms", "relative_gradient", "gradient_norm", "gradient_to_queries_and_keys"),
             "value": _NUMBER,
         }
     ),

@@ -264,7 +264,7 @@ def _widest(site: HeadScores) -> float:
 
 def _exponent_in_use(site: HeadScores) -> float | None:
     """α of the scale d_head^−α that a site applies; None where that is not seen."""
-    return None if site.scale is None or site.d_head < 2 else -math.log(site.scale) / math.log(site.d_head)
+    return None if site.scale is None or site.d_head < 2 else 0.0 - math.log(site.scale) / math.log(site.d_head)
 
 
 def _exponent(measured: Measurements) -> Row:
