@@ -76,23 +76,20 @@ def future(subject: Subject, config: Config) -> Row:
 
 
 def _future_of(subject: Subject) -> tuple[float, Place, str]:
+    """The largest change before a changed position at the first site that has one, whichever position it was."""
     before, length = subject.observe(), subject.length
-    worst: tuple[float, Place, str] = (0.0, ("", None, None), "nothing before a changed token changed")
+    leaks = [0.0] * len(before)
     for position in sorted({1, length // 2, length - 1}):
         after = subject.observe(subject.changed_at(position))
-        for index, (old, new) in enumerate(zip(before, after, strict=True)):
-            if old.values.shape[1] != length:
-                continue
-            leak = float(change(old.values, new.values)[:, :position].max())
-            if leak > subject.tolerance:
-                note = f"{old.name} before position {position} changed with the token there; first seen here"
-                return max(leak, worst[0]), (old.site, old.layer, None), _first_of(index, before, note)
-            worst = max(worst, (leak, *worst[1:]), key=lambda each: each[0])
-    return worst
-
-
-def _first_of(index: int, seen: list[Seen], note: str) -> str:
-    return note if seen[index].site else f"{note}: in the output, no attention site before it"
+        for i, (old, new) in enumerate(zip(before, after, strict=True)):
+            if old.values.shape[1] == length:
+                leaks[i] = max(leaks[i], float(change(old.values, new.values)[:, :position].max()))
+    first = next((i for i, leak in enumerate(leaks) if leak > subject.tolerance), None)
+    if first is None:
+        return max(leaks, default=0.0), ("", None, None), "nothing before a changed token changed"
+    seen = before[first]
+    where = "" if seen.site else ", and no attention site before it did"
+    return leaks[first], (seen.site, seen.layer, None), f"{seen.name} before a changed token changed{where}"
 
 
 def _like_primary(subject: Subject) -> Iterator[str]:

@@ -222,7 +222,7 @@ def _empty_rows(subject: Subject) -> Row:
     check = CHECKS["empty_rows"]
     with torch.no_grad():
         run = subject.run()
-    worst, place, n_rows = 0.0, ("", None, None), 0
+    shares, n_rows = {}, 0
     for site in run.sites:
         mask, shape = run.masks[site.name]
         bound = mask.bind(shape.batch, shape.n_heads, shape.n_queries, shape.n_keys, shape.device)
@@ -235,6 +235,9 @@ def _empty_rows(subject: Subject) -> Row:
                 none = none & bound.query_valid[:, None, start:stop]
             empty, total = empty + int(none.sum()), total + none.numel()
         n_rows += total
-        if total and empty / total > worst:
-            worst, place = empty / total, (site.name, site.layer, None)
-    return check.judge(worst, place, f"share of the site's rows that may read no key; {n_rows:,} rows in all")
+        shares[site] = empty / max(total, 1)
+    first = next((site for site, share in shares.items() if share), None)
+    if first is None:
+        return check.judge(0.0, note=f"all {n_rows:,} rows have a key")
+    note = f"share of the first such site's rows; {sum(map(bool, shares.values()))} of {len(shares)} sites have some"
+    return check.judge(shares[first], (first.name, first.layer, None), note)

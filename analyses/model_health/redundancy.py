@@ -8,7 +8,7 @@ import torch
 from analyses.model_health.checks import Row
 from analyses.model_health.config import CHECKS
 from analyses.model_health.gradients import Depth
-from analyses.model_health.scores import METRICS, Measurements
+from analyses.model_health.scores import METRICS, Measurements, known_mean
 from analyses.model_health.subject import Subject, heads_of
 from interp.attention.probes import HeadDivergence
 
@@ -26,7 +26,7 @@ def _identical(subject: Subject, measured: Measurements) -> Row:
     probe = HeadDivergence()
     with torch.no_grad():
         run = subject.run(probes=[probe])
-    relative = {site.site: np.nanmean(site.values[..., METRICS.index("relative_entropy")], 0) for site in measured}
+    relative = {site.site: known_mean(site.values[..., METRICS.index("relative_entropy")]) for site in measured}
     nearest: tuple[float, str, int, tuple[int, int]] | None = None
     n_pairs = n_near = 0
     for site, values in heads_of(run, run.readings(probe)):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
@@ -27,6 +27,7 @@ __all__ = [
     "distance",
     "heads",
     "jacobian_norm",
+    "known_mean",
     "measure",
     "rows",
     "told_by_position",
@@ -171,7 +172,8 @@ def told_by_position(subject: Subject, told: Mapping[str, np.ndarray]) -> Row:
     found = [
         (float(value), site, head)
         for site, values in told.items()
-        for head, value in enumerate(np.nanmean(values, 0) if np.isfinite(values).any() else ())
+        for head, value in enumerate(known_mean(values))
+        if value == value
     ]
     if not found:
         return check.not_applicable(subject.no_positions or "no row of attention may read more than one key")
@@ -206,14 +208,14 @@ def heads(measured: Measurements, told: Mapping[str, np.ndarray], data: str, see
                         "n": ends.n.astype(float),
                         "note": np.where(np.isnan(ends.value), "no row may read more than one key", ""),
                     }
-                )  # fmt: skip
+                )
             )
     return pd.concat(parts, ignore_index=True)
 
 
 def rows(subject: Subject, measured: Measurements, config: Config) -> list[Row]:
     """The checks of scores and softmax."""
-    found = [site for site in measured if np.isfinite(site.values).any()]
+    found = [site for site in measured if np.isfinite(_of(site, "score_deviation")).any()]
     if not found:
         reason = "no row of attention may read more than one key"
         return [check.not_applicable(reason) for check in CHECKS.values() if check.family == "softmax"]
@@ -225,7 +227,20 @@ def rows(subject: Subject, measured: Measurements, config: Config) -> list[Row]:
 
 def _of(site: HeadScores, metric: str) -> np.ndarray:
     """A metric's mean over sequences, [head]."""
-    return np.nanmean(site.values[..., METRICS.index(metric)], axis=0)
+    return known_mean(site.values[..., METRICS.index(metric)])
+
+
+def known_mean(values: np.ndarray) -> np.ndarray:
+    """The mean over sequences of those that have a value; NaN where none has."""
+    known = np.isfinite(values)
+    return np.where(known, values, 0).sum(0) / np.where(known.any(0), known.sum(0), np.nan)
+
+
+def _typical(site: HeadScores, metric: str, of: Callable[[np.ndarray], np.floating] = np.mean) -> float:
+    """A metric's mean (or median) over the site's heads that have a value; NaN where none has."""
+    values = _of(site, metric)
+    values = values[np.isfinite(values)]
+    return float(of(values)) if len(values) else math.nan
 
 
 def _saturated(measured: Measurements) -> Row:
@@ -237,7 +252,7 @@ def _saturated(measured: Measurements) -> Row:
 
 def _deviation(measured: Measurements) -> Row:
     """The site whose heads' scores are widest (their median) against where a softmax over so many keys freezes."""
-    widths = [float(np.nanmedian(_of(site, "score_deviation"))) for site in measured]
+    widths = [_typical(site, "score_deviation", np.median) for site in measured]
     limits = [_widest(site) for site in measured]
     at = int(np.nanargmax(np.array(widths) / np.array(limits)))
     site, limit = measured[at], limits[at]
@@ -274,7 +289,7 @@ def _exponent(measured: Measurements) -> Row:
     if not known:
         return check.not_applicable("d_head is not seen where a model computes its own attention")
     exponents = [
-        0.5 - math.log(max(float(np.nanmedian(_of(site, "score_deviation"))), 1e-12)) / math.log(site.d_head)
+        0.5 - math.log(max(_typical(site, "score_deviation", np.median), 1e-12)) / math.log(site.d_head)
         for site in known
     ]
     at = int(np.argmin(exponents))
@@ -295,7 +310,7 @@ def _jacobian(measured: Measurements, subject: Subject) -> Row:
 
 
 def _collapse(measured: Measurements) -> Row:
-    means = [float(np.nanmean(_of(site, "relative_entropy"))) for site in measured]
+    means = [_typical(site, "relative_entropy") for site in measured]
     at = int(np.nanargmin(means))
     site = measured[at]
     return CHECKS["entropy_collapse"].judge(
