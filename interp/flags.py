@@ -81,8 +81,21 @@ def parse(kind: type[Flags], argv: Sequence[str], *, prog: str, description: str
         raise UsageError(str(error)) from error
 
 
-def run_flags(analysis: Analysis, *, positional: bool) -> type[Any]:
-    """A dataclass ``model, config, running`` for one analysis; the model is positional or the flag ``--model``."""
+@dataclass(frozen=True)
+class Verdict:
+    """What `interp doctor` does with what it found."""
+
+    fail_on: Literal["warn", "fail"] | None = None
+    """Exit with 1 where a check's verdict is this or worse. None: never for what was found."""
+    json: Annotated[Path | None, arg(metavar="FILE")] = None
+    """Write verdict and checks as JSON; `-` writes them to standard output instead of the table."""
+
+
+def run_flags(analysis: Analysis, *, positional: bool, more: type[Any] | None = None) -> type[Any]:
+    """A dataclass ``model, config, running`` for one analysis; the model is positional or the flag ``--model``.
+
+    ``more`` is a dataclass of further flags, the field ``more``.
+    """
     shared = {each.name for each in dataclasses.fields(Running)} | {"model"}
     clashes = shared & {each.name for each in dataclasses.fields(analysis.config_class)}
     if clashes:
@@ -98,6 +111,7 @@ def run_flags(analysis: Analysis, *, positional: bool) -> type[Any]:
                 field(default_factory=analysis.config_class),
             ),
             ("running", Annotated[Running, OmitArgPrefixes], field(default_factory=Running)),
+            *([] if more is None else [("more", Annotated[more, OmitArgPrefixes], field(default_factory=more))]),
         ],
         frozen=True,
     )

@@ -27,10 +27,10 @@ from analyses.model_health.subject import Subject, subject_of
 from interp import HookedModel
 from interp.results import Result, Workspace
 
-__all__ = ["MEMORY_SETTINGS", "SCHEMAS", "VERIFIES", "Config", "run"]
+__all__ = ["MEMORY_SETTINGS", "SCHEMAS", "VERIFY", "Config", "run"]
 
 MEMORY_SETTINGS = ("length", "sequences")
-VERIFIES = False  # a model that is ill may not agree with itself; that is for the checks to say
+VERIFY = False  # a model that is ill may not agree with itself; that is for the checks to say
 
 
 def run(model: HookedModel, config: Config, work: Workspace) -> Result:

@@ -152,6 +152,10 @@ _GRADIENTS = (
 
 _NUMBERS = (
     Check(
+        "agrees_under_the_core", "numbers", "Does reading the model leave what it computes?", "largest difference",
+        "What this project says of the model's attention would be said of another model. Is it random in evaluation?",
+    ),
+    Check(
         "finite", "numbers", "Is every number finite?", "share of the output",
         "Look at the module named: an empty row of a softmax, a division by zero or an overflow.", fail_at=0.0,
     ),

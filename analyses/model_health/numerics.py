@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from analyses.model_health.checks import Check, Place, Row
 from analyses.model_health.config import CHECKS
 from analyses.model_health.subject import Subject
 from interp.attention.blocked import row_blocks
+from interp.models.verification import VerificationError
 
 __all__ = ["in_dtype", "rows"]
 
@@ -26,7 +28,21 @@ _SLACK = {torch.float16: 1e-2, torch.bfloat16: 6e-2}
 
 def rows(subject: Subject) -> list[Row]:
     """The checks of numbers."""
-    return [*_finite(subject), *_row_sums(subject), _empty_rows(subject)]
+    finite = _finite(subject)
+    return [_core(subject, sound=finite[0].verdict == "ok"), *finite, *_row_sums(subject), _empty_rows(subject)]
+
+
+def _core(subject: Subject, sound: bool) -> Row:
+    """The output while a probe reads against the untouched model's (`HookedModel.verify`)."""
+    check, model = CHECKS["agrees_under_the_core"], subject.model
+    if not sound:
+        return check.not_applicable("not even the model alone gives numbers")
+    try:
+        found = model.info["verify"] = model.info.get("verify") or model.verify()
+    except VerificationError as error:
+        return check.judge(math.inf, note=str(error))
+    note = f"against {found['compared_with']}"
+    return check.judge(found["max_error"], note=note, fail_at=max(found["tolerance"], 1e-300))
 
 
 # NaN and infinity ---------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ def test_a_sound_module(name: str) -> None:
     assert alarms(interp.load(entry.module.eval(), entry.example)) == []
 
 
-@pytest.mark.parametrize("kind", (*small.CAUSAL, *small.BIDIRECTIONAL))
+@pytest.mark.parametrize("kind", [*small.CAUSAL, *small.BIDIRECTIONAL])
 def test_the_small_transformer(kind: str) -> None:
     expected = [FAULTY[kind]] if kind in FAULTY else []
     assert [alarm.split()[0] for alarm in alarms(interp.load(small.small(kind)))] == expected
