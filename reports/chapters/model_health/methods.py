@@ -14,8 +14,8 @@ METHODS = (
     ),
     Method(
         "Order",
-        "The input of a bidirectional model is permuted. If its output is the same, permuted, nothing tells it the order. "
-        "Told by position is how far attention moves from uniform where all tokens are the same.",
+        "The input of a bidirectional model is permuted. If its output is the same, permuted, nothing tells it the "
+        "order. Told by position is how far attention moves from uniform where all tokens are the same.",
         "½ Σ_k |p_k − 1/n|",
     ),
     Method(
@@ -69,11 +69,11 @@ METHODS = (
 REFERENCES = (
     "@article{derrida1981, author={Derrida, B.}, title={Random-energy model: An exactly solvable model of disordered "
     "systems}, journal={Physical Review B}, volume={24}, pages={2613--2626}, year={1981}}",
-    "@inproceedings{zhai2023, author={Zhai, S. and Likhomanenko, T. and Littwin, E. and Busbridge, D. and Ramapuram, J. "
-    "and Zhang, Y. and Gu, J. and Susskind, J.}, title={Stabilizing Transformer Training by Preventing Attention "
+    "@inproceedings{zhai2023, author={Zhai, S. and Likhomanenko, T. and Littwin, E. and Busbridge, D. and Ramapuram, "
+    "J. and Zhang, Y. and Gu, J. and Susskind, J.}, title={Stabilizing Transformer Training by Preventing Attention "
     "Entropy Collapse}, booktitle={ICML}, year={2023}}",
-    "@inproceedings{michel2019, author={Michel, P. and Levy, O. and Neubig, G.}, title={Are Sixteen Heads Really Better "
-    "than One?}, booktitle={NeurIPS}, year={2019}}",
+    "@inproceedings{michel2019, author={Michel, P. and Levy, O. and Neubig, G.}, title={Are Sixteen Heads Really "
+    "Better than One?}, booktitle={NeurIPS}, year={2019}}",
     "@inproceedings{vaswani2017, author={Vaswani, A. and others}, title={Attention Is All You Need}, "
     "booktitle={NeurIPS}, year={2017}}",
 )

@@ -22,7 +22,8 @@ def opening(reading: Reading) -> Plate | None:
     checks = reading.table("checks")
     if checks.empty:
         return None
-    limited = checks.loc[checks["verdict"].isin(draw.COLOURS) & (checks["warn_at"].notna() | checks["fail_at"].notna())]
+    has_limit = checks["warn_at"].notna() | checks["fail_at"].notna()
+    limited = checks.loc[checks["verdict"].isin(draw.COLOURS) & has_limit]
     if limited.empty:
         return None
 

@@ -346,3 +346,9 @@ FAULTS: dict[str, Fault] = {
         lambda: Model(sound()), "kv_cache", config=Config(context=100_000, requests=1000, memory=1.0)
     ),
 }  # fmt: skip
+
+
+def dropping() -> tuple[nn.Module, Tensor]:
+    """A factory, as `interp doctor package.module:function` takes one."""
+    torch.manual_seed(0)
+    return FAULTS["dropout in evaluation"].make().eval(), example()
