@@ -21,8 +21,8 @@ class Config:
     """Sequences that are served at once, for the memory of keys and values."""
     memory: float | None = None
     """Memory in GiB that weights, keys and values must fit into. None: no limit."""
-    causal: bool | None = None
-    """Whether no token may see a later one. None: what the model's kind, config and masks claim."""
+    causal: Literal["auto", "yes", "no"] = "auto"
+    """Whether no token may see a later one. auto: what the model's kind, config and masks claim."""
     text: str | None = None
     """A text for the statistics of attention: a .txt, .jsonl or .npy file, or hub:NAME. None: the sample text."""
     length: int = 128
@@ -41,6 +41,11 @@ class Config:
                 raise ValueError(f"{name} must be at least {least}; got {value}")
         if self.memory is not None and not self.memory > 0:
             raise ValueError(f"memory must be above 0 GiB; got {self.memory:g}")
+
+    @property
+    def is_causal(self) -> bool | None:
+        """What the owner says of causality; None: nothing."""
+        return {"auto": None, "yes": True, "no": False}[self.causal]
 
     @property
     def n_sequences(self) -> int:

@@ -87,7 +87,7 @@ def costs(subject: Subject, config: Config) -> Costs:
             attention += 4 * shape.batch * shape.n_heads * shape.n_queries * shape.n_keys * site.d_head
         tokens = max(tokens, shape.batch * shape.n_queries)
     linear = max(0, counter.get_total_flops() - attention) / max(tokens, 1)
-    causal = bool(causal_claim(subject, config.causal))
+    causal = bool(causal_claim(subject, config.is_causal))
     sites = tuple((site, windows.get(site.name)) for site in model.sites)
     last = "decoder" if model.is_encoder_decoder else None
     cached = tuple(

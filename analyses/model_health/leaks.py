@@ -67,9 +67,9 @@ def future(subject: Subject, config: Config) -> Row:
     check = CHECKS["future_leak"]
     if subject.no_positions:
         return check.not_applicable(subject.no_positions)
-    claim = causal_claim(subject, config.causal)
+    claim = causal_claim(subject, config.is_causal)
     if not claim:
-        return check.not_applicable("the model makes no claim to be causal; --causal says that it is meant to be")
+        return check.not_applicable("the model makes no claim to be causal; --causal yes says that it is meant to be")
     found = [_future_of(replace(subject, primary=name)) for name in _like_primary(subject)]
     value, place, note = min(found, key=lambda each: each[0])
     return check.judge(value, place, f"{note}; taken to be causal because {claim}", fail_at=subject.tolerance)
@@ -302,7 +302,7 @@ def order(subject: Subject, config: Config) -> Row:
         return check.not_applicable(subject.no_positions)
     if subject.model.is_encoder_decoder:
         subject = replace(subject, primary="tokens")
-    elif causal_claim(subject, config.causal):
+    elif causal_claim(subject, config.is_causal):
         return check.not_applicable("a causal mask tells order by itself")
     generator = torch.Generator().manual_seed(0)
     permuted = torch.randperm(subject.length, generator=generator).tolist()

@@ -36,8 +36,8 @@ def opening(reading: Reading) -> Plate | None:
         "verdicts",
         "Every check against its limit",
         "What was measured as a share of the limit at which a check warns (fails, where it only fails); of the limit's "
-        "share of it, where small values are bad. Left of the line is well; green circle: ok, orange diamond: warn, red "
-        "cross: fail. Shares below a millionth, zero among them, are drawn at the left edge. Checks without a limit, "
+        "share of it, where small values are bad. Left of the line is well; green circle: ok, orange diamond: warn, "
+        "red cross: fail. Shares below a millionth, zero among them, are drawn at the left edge. Checks without a limit, "
         "and those that do not apply, are in the table.",
         figure,
         (Rows("checks"),),

@@ -277,7 +277,7 @@ class Fault:
         return interp.load(self.make().eval(), self.inputs(), verify=False)
 
 
-CAUSAL = Config(causal=True)
+CAUSAL = Config(causal="yes")
 PADDED = lambda: (example(), keep())  # noqa: E731
 
 FAULTS: dict[str, Fault] = {

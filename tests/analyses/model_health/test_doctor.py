@@ -10,7 +10,7 @@ from interp.results import RunFolder
 
 
 @pytest.fixture
-def doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]):  # noqa: ANN201
+def doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
     def run(*flags: str) -> tuple[int, str]:
         code = main(["doctor", "tiny-1l", "--out", str(tmp_path / "run"), "--resume", *flags])
         return code, capsys.readouterr().out
@@ -18,7 +18,7 @@ def doctor(tmp_path: Path, capsys: pytest.CaptureFixture[str]):  # noqa: ANN201
     return run
 
 
-def test_a_sound_model(doctor, tmp_path: Path) -> None:  # noqa: ANN001
+def test_a_sound_model(doctor, tmp_path: Path) -> None:
     code, told = doctor("--fail-on", "warn", "--json", str(tmp_path / "health.json"))
     assert code == 0
     assert "future leak" in told
@@ -33,7 +33,7 @@ def test_a_sound_model(doctor, tmp_path: Path) -> None:  # noqa: ANN001
     assert "none warns or fails" in page
 
 
-def test_the_exit_code(doctor) -> None:  # noqa: ANN001
+def test_the_exit_code(doctor) -> None:
     tight = ("--context", "4096", "--requests", "8", "--memory", "0.01", "--json", "-")
     code, told = doctor(*tight)
     assert code == 0
