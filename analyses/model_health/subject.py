@@ -161,6 +161,14 @@ class Subject:
         return self.model.inputs.batch(self.model, *parts, given).arguments
 
     def observe(self, arguments: Arguments | None = None) -> list[Seen]:
+        """What :meth:`_observed` finds; that of the subject's own arguments is kept."""
+        return self._own if arguments is None else self._observed(arguments)
+
+    @cached_property
+    def _own(self) -> list[Seen]:
+        return self._observed(self.arguments)
+
+    def _observed(self, arguments: Arguments) -> list[Seen]:
         """Pattern rows (as digests), per-head outputs where they are in sight, and the output; in order of execution,
         and only what has one row for each position of the input (all of it where the input has no positions)."""
         probe = RowDigest()
