@@ -36,9 +36,9 @@ def opening(reading: Reading) -> Plate | None:
         "verdicts",
         "Every check against its limit",
         "What was measured, as a share of the limit at which a check warns (or fails, where it only fails); where "
-        "small values are bad, the limit as a share of what was measured. Left of the line is well. Green circle: ok; orange "
-        "diamond: warn; red cross: fail. Shares below a millionth, zero among them, stand at the left edge. Checks "
-        "without a limit, and those that do not apply, are in the table.",
+        "small values are bad, the limit as a share of what was measured. Left of the line is well. Green circle: ok; "
+        "orange diamond: warn; red cross: fail. Shares below a millionth, zero among them, stand at the left edge. "
+        "Checks without a limit, and those that do not apply, are in the table.",
         figure,
         (Rows("checks"),),
     )

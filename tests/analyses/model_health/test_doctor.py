@@ -33,6 +33,13 @@ def test_a_sound_model(doctor, tmp_path: Path) -> None:
     assert "none warns or fails" in page
 
 
+@pytest.fixture
+def without_a_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than all the rest."""
+    monkeypatch.setattr("interp.cli.find_page", lambda: lambda folder: folder)
+
+
+@pytest.mark.usefixtures("without_a_page")
 def test_the_exit_code(doctor) -> None:
     tight = ("--context", "4096", "--requests", "8", "--memory", "0.01", "--json", "-")
     code, told = doctor(*tight)
@@ -44,6 +51,7 @@ def test_the_exit_code(doctor) -> None:
     assert doctor(*tight, "--fail-on", "warn")[0] == 1
 
 
+@pytest.mark.usefixtures("without_a_page")
 def test_a_model_that_is_ill_is_not_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """One that is random in evaluation mode does not agree with itself, and is examined nevertheless."""
     factory = "tests.analyses.model_health.faults:dropping"
