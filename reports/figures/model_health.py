@@ -1,19 +1,21 @@
 """Figures of `model-health`: a saved table and an Axes in, the Axes out. Nothing is computed here."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
-from reports import style
+from reports import style, words
 from reports.chapters.reading import records
 
 COLOURS = {"fail": "#b3261e", "warn": "#d58a00", "ok": "#00825f"}
 MARKERS = {"fail": "X", "warn": "D", "ok": "o"}
 _LEAST, _MOST = 1e-6, 1e3  # of value over limit; what lies beyond is drawn at the edge
+_UNITS = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 LINES = {
     "eager, every layer": "eager, every layer kept",
     "eager, one layer": "eager, one layer",
@@ -37,6 +39,8 @@ def headroom(checks: pd.DataFrame, ax: Axes) -> Axes:
         ax.hlines(place, _LEAST / 3, at, color=style.FAINT, linewidth=0.8, zorder=1)
         ax.plot(at, place, MARKERS[verdict], color=COLOURS[verdict], markersize=5, markeredgecolor="white",
                 markeredgewidth=0.5, zorder=3, clip_on=False)  # fmt: skip
+        ax.annotate(measured(row), (1.02, place), xycoords=ax.get_yaxis_transform(), va="center", fontsize=style.SMALL,
+                    color=style.MUTED if verdict == "ok" else COLOURS[verdict], annotation_clip=False)  # fmt: skip
     names = [str(name).replace("_", " ") for name in checks["check"]]
     ax.set(xscale="log", xlim=(_LEAST / 2, _MOST * 2), ylim=(len(names) - 0.4, -0.6))
     ax.set_yticks(range(len(names)), names)
@@ -64,7 +68,9 @@ def by_depth(depth: pd.DataFrame, ax: Axes, label: str) -> Axes:
     if len(known):  # at least two decades, so that a flat line looks flat
         middle, half = np.log10(known).mean(), max(1.0, np.ptp(np.log10(known)) * 0.6)
         ax.set_ylim(10 ** (middle - half), 10 ** (middle + half))
-    ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=4))
     sns.despine(ax=ax)
     return ax
 
@@ -86,11 +92,23 @@ def memory(table: pd.DataFrame, ax: Axes, context: int) -> Axes:
     ax.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
     ax.xaxis.set_major_locator(LogLocator(4, numticks=8))
     ax.yaxis.set_major_locator(LogLocator(32, numticks=10))
-    ax.yaxis.set_minor_formatter(NullFormatter())
+    ax.yaxis.set_minor_locator(NullLocator())
+    ax.xaxis.set_minor_locator(NullLocator())
     ax.yaxis.set_major_formatter(FuncFormatter(_bytes))
     sns.despine(ax=ax)
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, handlelength=2.4, columnspacing=1.2)
     return ax
+
+
+def measured(row: Mapping[str, Any]) -> str:
+    """A check's value with its unit where that is more than a number."""
+    value, unit = row["value"], str(row["unit"])
+    if pd.isna(value):
+        return "n/a"
+    if unit == "bytes":
+        size, name = next((each for each in _UNITS if value >= each[0]), (1, "B"))
+        return f"{value / size:.3g} {name}"
+    return f"{value:.2g} FLOP" if unit == "FLOP" else f"{value:.3g}".replace("-", words.MINUS)
 
 
 def _share(row: Mapping[str, object]) -> float:

@@ -75,9 +75,9 @@ def test_what_is_wrong_comes_first_with_advice(made: Chapter) -> None:
     assert second.verdict.text == "Softmax jacobian warns at blocks.1.attn, L1H3."
     assert "Mend it." in [sentence.text for sentence in first.support]
     assert "5e−07" in second.support[0].text
-    told = " ".join(finding.verdict.text for finding in rest)
-    assert "future leak 0" in told
-    assert "kv cache 3 MiB" in told
+    told = " ".join(sentence.text for finding in rest for sentence in finding.support)
+    assert "Future leak 0." in told
+    assert "Kv cache 3 MiB." in told
     assert any("a causal mask tells order by itself" in s.text for finding in rest for s in finding.support)
 
 

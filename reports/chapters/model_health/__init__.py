@@ -7,6 +7,7 @@ from reports import words
 from reports.chapters import Chapter, Finding, Rows, Sentence, TableNote
 from reports.chapters.model_health import methods, plates
 from reports.chapters.reading import Reading, Row, records
+from reports.figures import model_health as draw
 
 TABLES = {
     "checks": TableNote("Every check: what was measured, its limits, verdict and advice; one row a check."),
@@ -16,10 +17,18 @@ TABLES = {
     "memory": TableNote("Memory by context."),
 }
 QUESTION = "What goes wrong silently in this model's attention?"
-_NOT_SHOWN = (
-    "that the model is otherwise sound: a check says what it measured on these inputs, and its limit is a convention "
-    "with a reason, no proof."
-)
+_NOT_SHOWN = "how much it matters for what the model is used for: a limit is a convention with a reason, no proof."
+_LIMITS = {
+    "leaks": "that nothing leaks on other inputs: three positions of four short sequences were changed.",
+    "mode": "that training is right: only what depends on the mode was compared.",
+    "order": "that the model uses order well, only that it could.",
+    "softmax": "what a sharp head is good for: a previous-token head is sharp by right.",
+    "gradients": "how the model would train: gradients are of random directions of its output, at these weights.",
+    "numbers": "that longer or other inputs stay within a type's range.",
+    "norms": "which norm is the better one, only that what is there stays within a position and a sequence.",
+    "heads": "that no head could go: heads may be redundant together, or matter on other tokens.",
+    "cost": "what a run takes on a machine: operations and bytes are counted, not measured there.",
+}
 _FAMILIES = {
     "leaks": "Leaks of later tokens, padding and other sequences",
     "mode": "Randomness and mode",
@@ -90,7 +99,7 @@ def _alarm(row: Row) -> Finding:
     where = f" at {words.visible(row['site'])}" if row["site"] else ""
     head = "" if pd.isna(row["head"]) else f", {_head(row)}"
     verdict = f"{words.sentence_case(_named(row))} {_verb(str(row['verdict']), 1)}{where}{head}."
-    value = "no number" if pd.isna(row["value"]) else plates.measured(row)
+    value = "no number" if pd.isna(row["value"]) else draw.measured(row)
     support = (
         Sentence(f"{row['question']} Measured: {value} ({row['unit']}), {plates.limits(row)}."),
         Sentence(f"{words.sentence_case(str(row['note']))}.") if row["note"] else None,
@@ -102,13 +111,13 @@ def _alarm(row: Row) -> Finding:
 
 def _family(family: object, rows: pd.DataFrame) -> Finding:
     fine, not_made = rows.loc[rows["verdict"] == "ok"], rows.loc[rows["verdict"] == "not applicable"]
-    told = [f"{_named(row)} {plates.measured(row)}" for row in records(fine)]
     name = _FAMILIES.get(str(family), str(family))
-    verdict = f"{name}: {words.join(told)}." if told else f"{name}: nothing to measure."
-    reasons = [f"{words.sentence_case(_named(row))} does not apply: {row['note']}." for row in records(not_made)]
-    return Finding(
-        Sentence(verdict, (Rows("checks", {"family": str(family)}),)), tuple(map(Sentence, reasons)), _NOT_SHOWN
-    )
+    verdict = f"{name}: {words.few(len(fine), 'check')} well." if len(fine) else f"{name}: nothing to measure."
+    values = words.join([f"{_named(row)} {draw.measured(row)}" for row in records(fine)])
+    told = [f"{words.sentence_case(values)}."] if values else []
+    told += [f"{words.sentence_case(_named(row))} does not apply: {row['note']}." for row in records(not_made)]
+    link = (Rows("checks", {"family": str(family)}),)
+    return Finding(Sentence(verdict, link), tuple(map(Sentence, told)), _LIMITS.get(str(family), _NOT_SHOWN))
 
 
 def _worst(checks: pd.DataFrame) -> pd.DataFrame:

@@ -10,11 +10,10 @@ from reports.chapters.reading import Reading, Row, first
 from reports.figures import model_health as draw
 
 _DEPTH = {
-    "activation_rms": ("What layers read", "root mean square"),
-    "relative_gradient": ("Gradient there", "‖∂L/∂x‖ ‖x‖"),
-    "gradient_to_queries_and_keys": ("What reaches queries, keys", "against the values'"),
+    "activation_rms": ("Activations", "root mean square"),
+    "relative_gradient": ("Gradient", "‖∂L/∂x‖ ‖x‖"),
+    "gradient_to_queries_and_keys": ("To queries and keys", "share of the values'"),
 }
-_BYTES = ((2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB"))
 
 
 def opening(reading: Reading) -> Plate | None:
@@ -38,7 +37,7 @@ def opening(reading: Reading) -> Plate | None:
         "What was measured, as a share of the limit at which a check warns (or fails, where it only fails); where "
         "small values are bad, the limit as a share of what was measured. Left of the line is well. Green circle: ok; "
         "orange diamond: warn; red cross: fail. Shares below a millionth, zero among them, stand at the left edge. "
-        "Checks without a limit, and those that do not apply, are in the table.",
+        "At the right, what was measured. Checks without a limit, and those that do not apply, are in the table.",
         figure,
         (Rows("checks"),),
     )
@@ -74,7 +73,7 @@ def _depth(reading: Reading) -> Plate | None:
         return None
 
     def figure() -> Figure:
-        figure, axes = style.canvas(style.WIDE, 2.3, panels=len(shown))
+        figure, axes = style.canvas(style.WIDE, 2.4, panels=len(shown))
         for metric, ax in zip(shown, axes, strict=True):
             title, label = _DEPTH[metric]
             draw.by_depth(depth.loc[depth["metric"] == metric], ax, label)
@@ -114,21 +113,10 @@ def _memory(reading: Reading) -> Plate | None:
     )
 
 
-def measured(row: Row) -> str:
-    """A row's value with its unit, as prose has it."""
-    value, unit = row["value"], str(row["unit"])
-    if pd.isna(value):
-        return "n/a"
-    if unit == "bytes":
-        size, name = next((each for each in _BYTES if value >= each[0]), (1, "B"))
-        return f"{value / size:.3g} {name}"
-    return f"{value:.2g} FLOP" if unit == "FLOP" else f"{value:.2g}".replace("-", words.MINUS)
-
-
 def limits(row: Row) -> str:
     """Where a check's limits are."""
     told = [
-        f"it {verb} {row['worse']} {measured({**row, 'value': row[name]})}"
+        f"it {verb} {row['worse']} {draw.measured({**row, 'value': row[name]})}"
         for verb, name in (("warns", "warn_at"), ("fails", "fail_at"))
         if not pd.isna(row[name])
     ]
