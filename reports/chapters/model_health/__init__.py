@@ -112,7 +112,11 @@ def _alarm(row: Row) -> Finding:
 def _family(family: object, rows: pd.DataFrame) -> Finding:
     fine, not_made = rows.loc[rows["verdict"] == "ok"], rows.loc[rows["verdict"] == "not applicable"]
     name = _FAMILIES.get(str(family), str(family))
-    verdict = f"{name}: {words.few(len(fine), 'check')} well." if len(fine) else f"{name}: nothing to measure."
+    verdict = (
+        f"{name}: {words.few(len(fine), 'check')} {words.agree(len(fine), 'is', 'are')} well."
+        if len(fine)
+        else f"{name}: nothing to measure."
+    )
     values = words.join([f"{_named(row)} {draw.measured(row)}" for row in records(fine)])
     told = [f"{words.sentence_case(values)}."] if values else []
     told += [f"{words.sentence_case(_named(row))} does not apply: {row['note']}." for row in records(not_made)]
