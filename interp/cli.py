@@ -1,6 +1,7 @@
 """The command ``interp``. Does not import torch before a model is needed.
 
-Exit codes: 0; 1 for a failure, with one line of reason on standard error; 2 for a wrong command; 130 after Ctrl-C.
+Exit codes: 0; 1 for a failure, with one line of reason on standard error, and for what `doctor --fail-on` asks for; 2
+for a wrong command; 130 after Ctrl-C.
 """
 
 import errno
@@ -14,9 +15,22 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+from rich.console import Console
+
 import interp
 from interp.errors import RunFolderError, UsageError, UserError
-from interp.flags import Page, Report, Running, config_for, default_out, parse, reading_tokens, run_flags, to_flags
+from interp.flags import (
+    Page,
+    Report,
+    Running,
+    Verdict,
+    config_for,
+    default_out,
+    parse,
+    reading_tokens,
+    run_flags,
+    to_flags,
+)
 from interp.plugins import (
     ANALYSES,
     CHAPTERS,
@@ -31,14 +45,16 @@ from interp.plugins import (
 from interp.results import Result, RunFolder
 from interp.results.folder import check_usable
 from interp.results.provenance import versions
+from interp.results.storage import to_json, write_file
 from interp.running import Order, check_free, memory_advice, run_into
-from interp.summary import strongest_heads
+from interp.summary import checks_table, counted, strongest_heads
 
 USAGE = """\
 usage: interp COMMAND ...
 
   interp report [MODEL] [flags]       run the analyses on a model (tiny-2l) and draw one HTML page
   interp run ANALYSIS MODEL [flags]   run one analysis; its settings are flags
+  interp doctor MODEL [flags]         what goes wrong silently in its attention, check by check; for CI: --fail-on
   interp list                         the analyses that are installed
   interp page RUN                     draw the page of a finished run again
   interp --version
@@ -78,6 +94,8 @@ def _dispatch(argv: list[str]) -> int:
             return _report(parse(Report, rest, prog="interp report"), ["interp", *argv])
         case "run":
             return _run_named(rest, ["interp", *argv])
+        case "doctor":
+            return _doctor(rest, ["interp", *argv])
         case "page":
             return _page(parse(Page, rest, prog="interp page"))
         case "list":
@@ -88,7 +106,7 @@ def _dispatch(argv: list[str]) -> int:
         case "-h" | "--help" | "help":
             _say(USAGE.rstrip())
             return 0
-    raise UsageError(f"{unknown('command', command, ['report', 'run', 'list', 'page'])} (interp --help)")
+    raise UsageError(f"{unknown('command', command, ['report', 'run', 'doctor', 'list', 'page'])} (interp --help)")
 
 
 def _report(flags: Report, command: Sequence[str]) -> int:
@@ -147,7 +165,7 @@ def _run(analysis: Analysis, flags: Any, command: Sequence[str]) -> int:
     config, running = reading_tokens(flags.config, flags.inputs), flags.running
     out = running.out or default_out(flags.model)
     check_usable(out)
-    model = _load(flags)
+    model = _load(flags, verify=analysis.verify)
     with RunFolder.claim(out, model.info, force=running.force) as folder:
         order = _order(analysis.name, config, flags, command)
         result, taken_over = run_into(folder, analysis, model, config, order)
@@ -157,6 +175,38 @@ def _run(analysis: Analysis, flags: Any, command: Sequence[str]) -> int:
     _say(folder.path / analysis.name)
     _complain(f"interp page {folder.path} draws it", "")
     return 0
+
+
+def _doctor(argv: list[str], command: Sequence[str]) -> int:
+    """``interp doctor``: runs `model-health`, says what it found as a table, a page and JSON, and judges by it."""
+    analysis = find_analysis("model-health")
+    flags = parse(
+        run_flags(analysis, positional=True, more=Verdict), argv, prog="interp doctor", description=analysis.question
+    )
+    out = flags.running.out or default_out(flags.model)
+    check_usable(out)
+    draw = find_page()
+    config = reading_tokens(flags.config, flags.inputs)
+    model = _load(flags, verify=analysis.verify)
+    with RunFolder.claim(out, model.info, force=flags.running.force) as folder:
+        order = _order(analysis.name, config, flags, command)
+        result, taken_over = run_into(folder, analysis, model, config, order)
+        _say_left_out(result, taken_over)
+        page = draw(folder.path)
+    checks, verdict = result.tables["checks"], result.provenance["verdict"]
+    report = {"model": model.info.get("name"), "verdict": verdict, "counts": counted(checks)}
+    text = to_json(report | {"checks": checks.astype(object).where(checks.notna(), None).to_dict("records")})
+    if flags.more.json == Path("-"):
+        _say(text.rstrip())
+    else:
+        terminal = Console(width=None if sys.stdout.isatty() else 160)
+        terminal.print(checks_table(checks))
+        _say(f"{verdict}: {', '.join(f'{n} {name}' for name, n in report['counts'].items() if n)}")
+        _say(page)
+        if flags.more.json is not None:
+            write_file(flags.more.json, text)
+    bad = {"fail": ("fail",), "warn": ("warn", "fail"), None: ()}[flags.more.fail_on]
+    return 1 if verdict in bad else 0
 
 
 def _page(flags: Page) -> int:
@@ -194,12 +244,14 @@ def _installed_analyses() -> dict[str, EntryPoint]:
     return points
 
 
-def _load(flags: Any) -> Any:
+def _load(flags: Any, *, verify: bool = True) -> Any:
     """The hooked model; what was not asked for is left to `interp.load`."""
     running: Running = flags.running
     place = "device_map" if running.device == "auto" else "device"
     given = {place: running.device, "dtype": running.dtype, "example": flags.inputs}
     asked: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if not verify:
+        asked["verify"] = False
     with memory_advice(()):
         return interp.load(flags.model, trust_remote_code=running.trust_remote_code, **asked)
 

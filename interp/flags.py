@@ -91,10 +91,21 @@ def parse(kind: type[Flags], argv: Sequence[str], *, prog: str, description: str
         raise UsageError(str(error)) from error
 
 
-def run_flags(analysis: Analysis, *, positional: bool) -> type[Any]:
+@dataclass(frozen=True)
+class Verdict:
+    """What `interp doctor` does with what it found."""
+
+    fail_on: Literal["warn", "fail"] | None = None
+    """Exit with 1 where a check's verdict is this or worse. None: never for what was found."""
+    json: Annotated[Path | None, arg(metavar="FILE")] = None
+    """Write verdict and checks as JSON; `-` writes them to standard output instead of the table."""
+
+
+def run_flags(analysis: Analysis, *, positional: bool, more: type[Any] | None = None) -> type[Any]:
     """A dataclass ``model, config, inputs, running`` for one analysis; the model is positional or the flag ``--model``.
 
-    ``--inputs`` is also called ``--tokens``, unless the analysis has a setting of that name.
+    ``--inputs`` is also called ``--tokens``, unless the analysis has a setting of that name. ``more`` is a dataclass of
+    further flags, the field ``more``.
     """
     own = {each.name for each in dataclasses.fields(analysis.config_class)}
     shared = {each.name for each in dataclasses.fields(Running)} | {"model", "inputs"}
@@ -114,6 +125,7 @@ def run_flags(analysis: Analysis, *, positional: bool) -> type[Any]:
             ),
             ("inputs", Annotated[str | None, arg(metavar="FILE", aliases=aliases, help=INPUTS_HELP)], None),
             ("running", Annotated[Running, OmitArgPrefixes], field(default_factory=Running)),
+            *([] if more is None else [("more", Annotated[more, OmitArgPrefixes], field(default_factory=more))]),
         ],
         frozen=True,
     )

@@ -185,6 +185,7 @@ def _known_heads(parts: list[Part]) -> set[tuple[int, int]]:
     for part in parts:
         for table in part.result.tables.values():
             if {"layer", "head"} <= set(table.columns):
+                table = table.dropna(subset=["layer", "head"])  # rows about a layer or the whole model name no head
                 known |= set(zip(table["layer"].astype(int), table["head"].astype(int), strict=True))
     return known
 

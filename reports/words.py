@@ -22,6 +22,8 @@ METRICS = {
     "expected_distance": "expected distance",
     "copying": "copying",
     "copying_eigenvalues": "copying (eigenvalues)",
+    "softmax_jacobian": "norm of the softmax's Jacobian",
+    "told_by_position": "attention moved by position alone",
 }
 SHORT = {
     "duplicate_token": "duplicate token",
@@ -29,14 +31,27 @@ SHORT = {
     "current_token": "current token",
     "first_position": "first position",
     "copying_eigenvalues": "copying, eigenvalues",
+    "softmax_jacobian": "softmax Jacobian",
+    "told_by_position": "told by position",
 }
-UNITS = {"entropy": "nats", "expected_distance": "tokens", "copying": "−1 to 1", "copying_eigenvalues": "−1 to 1"}
+UNITS = {
+    "entropy": "nats",
+    "expected_distance": "tokens",
+    "copying": "−1 to 1",
+    "copying_eigenvalues": "−1 to 1",
+    "saturated_rows": "share of rows",
+    "relative_entropy": "share of ln n",
+    "score_deviation": "standard deviation",
+    "softmax_jacobian": "Frobenius norm",
+    "told_by_position": "total variation",
+}
 DATA = {
     "repeated": "repeated random tokens",
     "unrepeated": "unrepeated random tokens",
     "text": "text",
     "weights": "the weights alone",
     "copied_segments": "random tokens with a copied segment",
+    "example": "the example input",
 }
 KINDS = {
     "induction": "induction head",
