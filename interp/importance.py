@@ -1,6 +1,6 @@
 """How much a metric depends on each head, for all heads at once: what is used to decide which heads may go.
 
-Each head's output z before W_O is given a gate, z → r + ξ (z − r), which is 1 in the untouched model. The *replacement* r
+Each head's output z before W_O is given a gate, z → r + ξ (z − r), 1 in the untouched model. The *replacement* r
 is what an ablation puts in the head's place (nothing, its mean, its output on another sequence). The derivative of the
 metric by every gate, in every sequence, comes out of one forward and one backward pass (`gate_gradients`):
 
