@@ -119,9 +119,7 @@ def _second(model: HookedModel, reads_text: bool, length: int, config: Config, w
     return _of_random(model, "repeated" if reads_text else "segments", length, config.second_sequences, config, work)
 
 
-def _of_text(
-    model: HookedModel, name: str, source: str, length: int, n: int, config: Config, work: Workspace
-) -> Data:
+def _of_text(model: HookedModel, name: str, source: str, length: int, n: int, config: Config, work: Workspace) -> Data:
     span = length * (2 if _finds_continuations(model) else 1)
     if model.n_ctx is not None and span > model.n_ctx:
         span = length = model.n_ctx // 2 * (2 if _finds_continuations(model) else 1)
@@ -134,9 +132,7 @@ def _of_text(
     return _measured(model, name, sequences, None, config, work)
 
 
-def _of_random(
-    model: HookedModel, name: str, length: int, n: int, config: Config, work: Workspace
-) -> Data:
+def _of_random(model: HookedModel, name: str, length: int, n: int, config: Config, work: Workspace) -> Data:
     vocabulary, around = _vocabulary(model), _around(model)
     room = length - len(around["prefix"]) - len(around["suffix"])
     span = room * (2 if _finds_continuations(model) else 1)
@@ -167,7 +163,9 @@ def _measured(
     data = Data(name, sequences, measure, scored_on, reported_on)
     if config.metric == "accuracy":
         if not (kind.endswith("next token") or kind.startswith("loss of the decoder")):
-            raise UserError(f"--metric accuracy is of next tokens, which {model.info.get('name', 'this model')} has not")
+            raise UserError(
+                f"--metric accuracy is of next tokens, which {model.info.get('name', 'this model')} has not"
+            )
         work.note("Importance is of the loss: accuracy has no derivative.")
         return replace(data, measure=Measure("share of next tokens that are wrong", "", metrics.token_errors, loss))
     if config.metric == "loss":
