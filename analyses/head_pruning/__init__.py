@@ -1,9 +1,9 @@
 """Which heads matter, how many can go, and which go first?
 
-Heads are scored by what can be had cheaply (importance of Michel et al. 2019, estimates of ablation, weight norms) on one
-half of the sequences. On the other half heads are ablated one by one, which is what the scores estimate, and pruned 10 % at
-a time in several orders. Gates that are learned (Voita et al. 2019) choose heads by themselves. docs/head-pruning.md says
-how each number comes about.
+Heads are scored by what can be had cheaply (importance of Michel et al. 2019, estimates of ablation, weight norms) on
+one half of the sequences. On the other half heads are ablated one by one, which is what the scores estimate, and pruned
+10 % at a time in several orders. Gates that are learned (Voita et al. 2019) choose heads by themselves.
+docs/head-pruning.md says how each number comes about.
 """
 
 # config.py      settings, and what the budgets run
@@ -40,9 +40,8 @@ def run(model: HookedModel, config: Config, work: Workspace) -> Result:
     found = scores.score(model, given, config, work)
     chosen = effects.chosen_heads(found, data.name, config)
     if len(chosen) < len(found.heads) and config.ablated is None:
-        work.skip(
-            f"ablation of {len(found.heads) - len(chosen)} of {len(found.heads)} heads one by one", "budget is report"
-        )
+        left = f"{len(found.heads) - len(chosen)} of {len(found.heads)} heads"
+        work.skip(f"ablation of {left} one by one", "budget is report; those of highest and lowest importance are")
     samples = effects.samples(model, data, found, chosen, config, work)
     order = curves.orders(model, data, found, samples, config, work)
     values = work.step("curves", lambda: {"values": curves.measured(model, data, order, config, work)})["values"]

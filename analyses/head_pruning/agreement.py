@@ -31,7 +31,7 @@ def table(effects: pd.DataFrame, scores: Scores, data: str, units: NDArray[np.in
         wide = group.pivot(index="sequence", columns="number", values="change")
         numbers, change = wide.columns.to_numpy(), wide.to_numpy()
         for name, samples, mean in _scores(scores, data):
-            x = (samples, scores.units[data], lambda v, mean=mean: mean(v)[numbers])
+            x = (samples, scores.units[data], lambda v, mean=mean, which=numbers: mean(v)[which])
             rho, low, high = correlation(x, (change, units, _plain), "spearman", config.seed)
             rows.append(
                 {"score": name, "ablation": kind, "rho": rho, "ci_low": low, "ci_high": high, "n_heads": len(numbers),
@@ -41,7 +41,7 @@ def table(effects: pd.DataFrame, scores: Scores, data: str, units: NDArray[np.in
 
 
 def transfer(scores: Scores, config: Config) -> pd.DataFrame:
-    """The table ``transfer``: Pearson's r over all heads between importance on the two data (Michel et al., section 5)."""
+    """The table ``transfer``: Pearson's r over all heads, of importance on one data and the other (Michel et al.)."""
     columns = {"data": str, "other": str, "r": float, "ci_low": float, "ci_high": float, "n_heads": int}
     names = list(scores.derivative)
     if len(names) < 2:

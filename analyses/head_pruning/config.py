@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 SHARES = tuple(step / 10 for step in range(11))
-"""Shares of the heads that curves prune: Michel et al.'s 10 % a step."""
+"""Shares of the heads that curves prune, as nearly as whole heads allow: Michel et al.'s 10 % a step."""
 
 CHEAP_PARAMETERS = 10_000_000
 """A model with fewer is ablated in all ways and trained with gates within the report's budget."""
@@ -21,8 +21,9 @@ class Config:
     """A second text, on which the order of the first is tried. None: random tokens that repeat (or with a copied
     segment, where they are the first)."""
     metric: str = "loss"
-    """What heads matter for: loss; accuracy (the share of tokens that are not the likeliest one); or package.module:name
-    of a function of a hooked model and a batch, that gives one number per sequence, lower for a better model."""
+    """What heads matter for: loss; accuracy (as the share of tokens that are not the likeliest one); or
+    package.module:name of a function of a hooked model and a batch, that gives one number per sequence, lower for a
+    better model."""
     length: int = 64
     """Tokens of a sequence."""
     sequences: int = 32
@@ -30,13 +31,13 @@ class Config:
     second_sequences: int = 16
     """How many sequences of the second text."""
     ablated: int | None = None
-    """How many heads are ablated one by one, half of them those of highest importance, half of lowest. None: 40; all with
-    the full budget."""
+    """How many heads are ablated one by one, half of them those of highest importance, half of lowest. None: 40; all
+    with the full budget."""
     steps: int = 4
     """Points of the integral of integrated gradients; with the full budget four times as many."""
     random_orders: int = 3
     """Random orders of pruning, to compare with."""
-    gate_penalties: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03, 0.1)
+    gate_penalties: tuple[float, ...] = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
     """λ of the learned gates, in nats per head: each goes on from the one before."""
     gate_steps: int = 60
     """Steps of training at each λ."""
@@ -78,6 +79,11 @@ class Config:
     def integral_steps(self) -> int:
         """Points of the integral of integrated gradients."""
         return self.steps * (4 if self.is_full else 1)
+
+    @staticmethod
+    def counts(n_heads: int) -> list[int]:
+        """Numbers of heads that curves prune, of so many: each once."""
+        return sorted({round(share * n_heads) for share in SHARES})
 
     def n_ablated(self, n_heads: int) -> int:
         """How many heads of a model are ablated one by one."""

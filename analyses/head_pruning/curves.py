@@ -1,6 +1,6 @@
 """Pruning heads 10 % at a time in several orders: what the metric does, how many go for free, what is left where."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,7 +8,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from analyses.head_pruning.config import SHARES, Config
+from analyses.head_pruning.config import Config
 from analyses.head_pruning.effects import Head, is_cheap
 from analyses.head_pruning.inputs import Data, site_kind
 from analyses.head_pruning.scores import Scores
@@ -56,9 +56,7 @@ def orders(
     if len(exact) == len(importance):
         found.append(Order("exact", 0, exact.sort_index().to_numpy().argsort(kind="stable")))
     else:
-        work.skip(
-            "the order of exact ablation", f"{len(exact)} of {len(importance)} heads were ablated; budget is report"
-        )
+        work.skip("the order of exact ablation", f"{len(exact)} of {len(importance)} heads were ablated")
     if not np.isnan(scores.weight_norm).any():
         found.append(Order("weight_norm", 0, np.argsort(scores.weight_norm, kind="stable")))
     rng = np.random.default_rng(config.seed)
@@ -77,7 +75,7 @@ def orders(
 def measured(model: HookedModel, data: Data, order: pd.DataFrame, config: Config, work: Workspace) -> pd.DataFrame:
     """The metric in each reported sequence at each share: ``order, draw, step, n_pruned, sequence, value``."""
     n_heads = order.groupby(["order", "draw"]).size().iloc[0]
-    counts = [round(share * n_heads) for share in SHARES]
+    counts = config.counts(n_heads)
     sets: dict[frozenset[Head], int] = {}
     rows = []
     for (name, draw), group in order.groupby(["order", "draw"], sort=False):
@@ -101,8 +99,9 @@ def left(order: pd.DataFrame) -> pd.DataFrame:
     """The table ``left``: heads that each site keeps at each share, in the order of importance."""
     mine = order[order["order"] == "importance"]
     parts = []
-    for share in SHARES:
-        kept = mine[mine["rank"] >= round(share * len(mine))].groupby("site").size()
+    for count in Config.counts(len(mine)):
+        share = count / len(mine)
+        kept = mine[mine["rank"] >= count].groupby("site").size()
         sizes = mine.groupby(["site", "layer", "site_kind"], sort=False).size().rename("n_heads").reset_index()
         parts.append(sizes.assign(share=share, kept=sizes["site"].map(kept).fillna(0).astype(int)))
     return pd.concat(parts, ignore_index=True)
@@ -113,12 +112,12 @@ def _rescored(model: HookedModel, data: Data, scores: Scores, config: Config, wo
     batches, n_heads = data.batches(model, data.scored_on, config), len(scores.heads)
     names: list[Head] = list(zip(scores.heads["site"], scores.heads["head"].astype(int), strict=True))
     gone: list[int] = []
-    for share in work.progress(SHARES[1:], "steps of pruning"):
+    for count in work.progress(config.counts(n_heads)[1:], "steps of pruning"):
         with model.edit(GateHeads({names[number]: 0.0 for number in gone})) if gone else model.edit():
             importance = michel(model, batches, data.measure.scored)["importance"].to_numpy().copy()
         importance[gone] = -1.0
         order = np.argsort(importance, kind="stable")
-        gone += [int(number) for number in order[len(gone) : round(share * n_heads)]]
+        gone += [int(number) for number in order[len(gone) : count]]
     rank = np.empty(n_heads, int)
     rank[gone] = np.arange(n_heads)
     return pd.DataFrame({"rank": rank})
@@ -132,6 +131,8 @@ def by_order(values: pd.DataFrame) -> Mapping[tuple[str, int], Float[NDArray[np.
     }
 
 
-def areas(curve: Float[NDArray[np.float64], "sequence step"], shares: Sequence[float] = SHARES) -> NDArray[np.float64]:
+def areas(
+    curve: Float[NDArray[np.float64], "sequence step"], counts: NDArray[np.int64]
+) -> Float[NDArray[np.float64], " sequence"]:
     """Mean of the metric along the curve in each sequence, by the trapezoid rule: the area under it."""
-    return np.trapezoid(curve, np.asarray(shares), axis=1) / (shares[-1] - shares[0])
+    return np.trapezoid(curve, counts / counts[-1], axis=1)

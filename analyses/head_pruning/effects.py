@@ -124,8 +124,8 @@ def _best(
         return ablation_effects(model, batches, data.measure.metric, chosen, ("zero",), replay=True,
                                 watch=work.progress).change[0]  # fmt: skip
 
-    tried = pd.DataFrame([(*head, value) for head, value in zip(sets, run(data.scored_on, list(sets)).mean(1), strict=True)],
-                         columns=pd.Index(["site", "head", "change"]))  # fmt: skip
+    tried = pd.DataFrame(list(sets), columns=pd.Index(["site", "head"]))
+    tried["change"] = run(data.scored_on, list(sets)).mean(1)
     best = tried.loc[tried.groupby("site", sort=False)["change"].idxmin()]
     heads: list[Head] = list(zip(best["site"], best["head"].astype(int), strict=True))
     found = mean_interval(run(data.reported_on, heads).T, data.units(data.reported_on), seed=config.seed)
@@ -180,8 +180,10 @@ def _long(
     kind: Kind, path: str, numbers: NDArray[np.intp], change: NDArray[np.float64], value: NDArray[np.float64]
 ) -> pd.DataFrame:
     n_heads, n = change.shape if change.size else (0, 0)
+    words = {
+        name: pd.Series([word] * (n_heads * n), dtype=object) for name, word in (("ablation", kind), ("path", path))
+    }
     return pd.DataFrame(
-        {"ablation": pd.Series([kind] * (n_heads * n), dtype=object), "path": pd.Series([path] * (n_heads * n), dtype=object),
-         "number": np.repeat(numbers, n).astype(int), "sequence": np.tile(np.arange(n), n_heads).astype(int),
+        {**words, "number": np.repeat(numbers, n).astype(int), "sequence": np.tile(np.arange(n), n_heads).astype(int),
          "change": change.ravel(), "value": value.ravel()}
     )  # fmt: skip

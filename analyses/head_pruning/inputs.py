@@ -89,8 +89,8 @@ def make(model: HookedModel, config: Config, work: Workspace) -> Inputs:
     if model.d_vocab is None or getattr(model.module, "main_input_name", "input_ids") != "input_ids":
         name = model.info.get("name", "this model")
         raise UserError(
-            f"heads are pruned by what they do to sequences of tokens, but {name} reads none, or its config does not say "
-            "how many there are (vocab_size)"
+            f"heads are pruned by what they do to sequences of tokens, but {name} reads none, or its config does not "
+            "say how many there are (vocab_size)"
         )
     length = config.length if model.n_ctx is None else min(config.length, model.n_ctx)
     if length < config.length:

@@ -63,8 +63,8 @@ SCHEMAS = {
         change_low=_number(), change_high=_number(), n=_whole(),
     ),
     "areas": _table(
-        order=_ORDERS, draw=_whole(), area=_number(), area_low=_number(), area_high=_number(), margin=_number(), **_ENDS,
-        n=_whole(),
+        order=_ORDERS, draw=_whole(), area=_number(), area_low=_number(), area_high=_number(), margin=_number(),
+        **_ENDS, n=_whole(),
     ),
     "free": _table(
         order=_ORDERS, draw=_whole(), leaves=_word("interval", "certain"), share=_SHARE, **_ENDS, room=_number()
