@@ -1,8 +1,8 @@
 """Voita et al.'s learned gates: which heads stay where each open gate costs λ.
 
-A gate is a hard-concrete variable (Louizos et al. 2018): s = σ((log u − log(1 − u) + log a) / β),
-stretched to (γ, ζ) and clipped to [0, 1]. Training minimises L + λ Σ P(open), P(open) = σ(log a − β log(−γ/ζ)), from the converged model, with
-λ raised step by step. At test time a gate is the clipped, stretched σ(log a), with no noise and no temperature.
+A gate is a hard-concrete variable (Louizos et al. 2018): s = σ((log u − log(1 − u) + log a) / β), stretched to (γ, ζ)
+and clipped to [0, 1]. Training minimises L + λ Σ P(open), P(open) = σ(log a − β log(−γ/ζ)), from the converged model,
+with λ raised step by step. At test time a gate is the clipped, stretched σ(log a), without noise or temperature.
 """
 
 import contextlib
@@ -53,7 +53,7 @@ def at_test(log_alpha: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 
 def tables(model: HookedModel, data: Data, scores: Scores, config: Config, work: Workspace) -> dict[str, pd.DataFrame]:
-    """The tables ``gates`` (each head at each λ) and ``gates_path``; ``gates_path`` (heads kept, and the metric on the reported half)."""
+    """The tables ``gates`` (each head at each λ) and ``gates_path`` (heads kept, the metric on the reported half)."""
     if not config.is_full and not is_cheap(model):
         work.skip("learned gates", "budget is report")
         return {"gates": _empty(GATES), "gates_path": _empty(PATH)}
