@@ -1,4 +1,4 @@
-"""What the model is given, cut into passes and halves, and what is measured of it."""
+"""What the model is given, cut into passes and parts, and what is measured of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyses.head_pruning import metrics
-from analyses.head_pruning.config import Config
+from analyses.head_pruning.config import CHEAP_PARAMETERS, Config
 from analyses.head_pruning.metrics import Measure
 from interp import HookedModel
 from interp.data import (
@@ -25,7 +25,7 @@ from interp.data import (
 from interp.errors import UserError
 from interp.models.sites import AttentionSite
 from interp.results import Workspace
-from interp.statistics import halves
+from interp.statistics.units import unit_index
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +75,26 @@ class Inputs:
         }  # fmt: skip
 
 
+def is_cheap(model: HookedModel) -> bool:
+    """Whether a model is so small that the report leaves nothing out."""
+    return sum(p.numel() for p in model.module.parameters()) < CHEAP_PARAMETERS
+
+
+def split(units: NDArray[np.int64], seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Indices of the sequences that heads are scored on, those of a third of the units at random, and of the others.
+
+    The larger part is reported on: it decides how sure everything is that is said.
+
+    Raises:
+        ValueError: fewer than three units.
+    """
+    index, n = unit_index(units, len(units))
+    if n < 3:
+        raise ValueError(f"scoring heads and reporting on them takes at least 3 documents or sequences; got {n}")
+    scored = np.isin(index, np.random.default_rng(seed).permutation(n)[: n // 3])
+    return np.flatnonzero(scored), np.flatnonzero(~scored)
+
+
 def site_kind(site: AttentionSite) -> str:
     """self, or, in an encoder–decoder, encoder, decoder or cross."""
     return "cross" if site.kind == "cross" else site.stack or "self"
@@ -97,11 +117,12 @@ def make(model: HookedModel, config: Config, work: Workspace) -> Inputs:
         work.note(f"Sequences have {length} tokens, which is all that the model takes.")
     if model.is_encoder_decoder:
         work.note("Encoder and decoder are given the same tokens.")
+    n = config.n_sequences(is_cheap(model))
     reads_text = model.tokenizer is not None or (config.text or "").endswith(".npy")
     if reads_text:
-        first = _of_text(model, "text", config.text or SAMPLE, length, config.sequences, config, work)
+        first = _of_text(model, "text", config.text or SAMPLE, length, n, config, work)
     else:
-        first = _of_random(model, "repeated", length, config.sequences, config, work)
+        first = _of_random(model, "repeated", length, n, config, work)
     second = _second(model, reads_text, length, config, work)
     return Inputs(first, second)
 
@@ -157,7 +178,7 @@ def _measured(
     kind, sequences, loss = _loss(model, sequences, first, config)
     measure = Measure(kind, "nats", loss, loss)
     try:
-        scored_on, reported_on = halves(sequences.document.numpy(), config.seed)
+        scored_on, reported_on = split(sequences.document.numpy(), config.seed)
     except ValueError as error:
         raise UserError(f"{name}: {error}; give a longer text or shorter sequences (--length)") from None
     data = Data(name, sequences, measure, scored_on, reported_on)

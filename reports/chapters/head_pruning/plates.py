@@ -157,8 +157,8 @@ def _agreement(reading: Reading) -> Plate | None:
         "agreement",
         "How well cheap scores rank heads as ablation does",
         f"Rank correlation over {words.count(int(max(table['n_heads'])), 'head')} between each score, from one half "
-        "of the sequences, and the change that ablation makes on the other half, one marker a way of ablation. Bars: "
-        "95 % intervals over the sequences of both halves.",
+        "of the sequences, and the change that ablation makes on the others, one marker a way of ablation. Bars: "
+        "95 % intervals over both.",
         figure,
         (Rows("agreement"),),
     )

@@ -28,7 +28,7 @@ def test_the_numbers_are_voitas() -> None:
 
 def test_gates_get_gradients_and_the_weights_stay() -> None:
     model = plant(*twins(), gain=8.0).model
-    config = Config(length=16, sequences=4, gate_steps=3, weight_rate=0.01)
+    config = Config(length=16, sequences=6, gate_steps=3, weight_rate=0.01)
     data = inputs.make(model, config, Workspace()).first
     heads = [(site.name, head) for site in model.sites for head in range(site.n_heads)]
     before = {name: p.detach().clone() for name, p in model.module.named_parameters()}
@@ -44,7 +44,7 @@ def test_gates_get_gradients_and_the_weights_stay() -> None:
 
 def test_frozen_weights_are_not_touched() -> None:
     model = plant(*twins(), gain=8.0).model
-    config = Config(length=16, sequences=4, gate_steps=3)
+    config = Config(length=16, sequences=6, gate_steps=3)
     data = inputs.make(model, config, Workspace()).first
     heads = [(site.name, head) for site in model.sites for head in range(site.n_heads)]
     before = {name: p.detach().clone() for name, p in model.module.named_parameters()}

@@ -15,7 +15,7 @@ from interp.results import Workspace
 from interp.results.schemas import check_tables
 from tests.families import make
 
-SMALL = Config(length=12, sequences=4, second_sequences=2, ablated=4, gate_steps=2, gate_penalties=(0.1,), steps=1)
+SMALL = Config(length=12, sequences=6, second_sequences=2, ablated=4, gate_steps=2, gate_penalties=(0.1,), steps=1)
 
 
 def own_metric(model: Any, batch: Any) -> torch.Tensor:
@@ -47,16 +47,25 @@ def test_every_kind_of_model_has_a_metric(family: str, kinds: set[str], words: s
     assert len(result.tables["effects"].drop_duplicates(["site", "layer", "head"])) == 4
 
 
-def test_halves_share_no_document_and_batches_hold_every_sequence_once() -> None:
+def test_parts_share_no_document_and_batches_hold_every_sequence_once() -> None:
     data = inputs.make(interp.load(make("llama"), verify=False), replace(SMALL, sequences=9), Workspace()).first
     assert set(data.scored_on) | set(data.reported_on) == set(range(9))
     assert not set(data.scored_on) & set(data.reported_on)
     model = interp.load(make("llama"), verify=False)
     batches = data.batches(model, data.reported_on, replace(SMALL, tokens_per_pass=25))
-    assert [len(b["tokens"]) for b in batches] == [2, 2]
+    assert [len(b["tokens"]) for b in batches] == [2, 2, 2]
     torch.testing.assert_close(
         torch.cat([b["tokens"] for b in batches]), data.sequences.tokens[torch.from_numpy(data.reported_on)]
     )
+
+
+def test_a_third_of_the_documents_is_scored_on() -> None:
+    scored, reported = inputs.split(np.array([4, 4, 7, 7, 1, 1, 0, 2, 3]), seed=0)
+    units = np.array([4, 4, 7, 7, 1, 1, 0, 2, 3])
+    assert not set(units[scored]) & set(units[reported])
+    assert (len(set(units[scored])), len(set(units[reported]))) == (2, 4)
+    with pytest.raises(ValueError, match="at least 3"):
+        inputs.split(np.array([0, 0, 1]), seed=0)
 
 
 def test_a_metric_of_ones_own_is_used_and_a_rough_one_is_scored_by_the_loss() -> None:

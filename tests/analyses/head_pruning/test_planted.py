@@ -15,7 +15,7 @@ from interp.models.planted import Planted, plant, twins
 from interp.results import Result, Workspace
 from interp.results.schemas import check_tables
 
-CONFIG = Config(length=32, sequences=8, second_sequences=4, gate_steps=40, gate_penalties=(0.001, 0.1))
+CONFIG = Config(length=32, sequences=9, second_sequences=4, gate_steps=40, gate_penalties=(0.001, 0.1))
 MATTER, TWIN = (1, 0), (1, 1)
 
 
