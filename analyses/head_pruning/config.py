@@ -27,8 +27,8 @@ class Config:
     length: int = 48
     """Tokens of a sequence."""
     sequences: int | None = None
-    """How many sequences: heads are scored on a third of them, and what pruning does is measured on the others. None: 18;
-    with the full budget, or for a small model, 48."""
+    """How many sequences: heads are scored on a third of them, and what pruning does is measured on the others. None:
+    18; with the full budget, or for a small model, 48."""
     second_sequences: int = 12
     """How many sequences of the second text."""
     ablated: int | None = None

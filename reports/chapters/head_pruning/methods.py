@@ -121,7 +121,7 @@ def paragraph(reading: Reading) -> str:
     return (
         f"We scored the {words.count(reading.n_heads, 'attention head')} of {reading.model_name}{weights} with "
         f"{f'interp {version}' if version else 'interp'} by the mean absolute derivative of the metric by a gate on "
-        f"each head's output, normalised by layer (Michel et al., 2019), on a third{of}. On the other half heads "
+        f"each head's output, normalised by layer (Michel et al., 2019), on a third{of}. On the others heads "
         "were ablated one by one (output replaced by that on another sequence at the same position) and pruned by "
         "gating in steps of 10 %, in the order of importance and in random orders. Changes are paired by sequence, "
         "with studentised bootstrap intervals over sequences (95 %); p-values are from sign flips with "

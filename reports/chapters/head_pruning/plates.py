@@ -156,7 +156,7 @@ def _agreement(reading: Reading) -> Plate | None:
     return Plate(
         "agreement",
         "How well cheap scores rank heads as ablation does",
-        f"Rank correlation over {words.count(int(max(table['n_heads'])), 'head')} between each score, from one half "
+        f"Rank correlation over {words.count(int(max(table['n_heads'])), 'head')} between each score, from a third "
         "of the sequences, and the change that ablation makes on the others, one marker a way of ablation. Bars: "
         "95 % intervals over both.",
         figure,
