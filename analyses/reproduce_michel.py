@@ -1,9 +1,9 @@
 """Michel et al. 2019 on a text classifier: their numbers beside those measured here.
 
 ``python -m analyses.reproduce_michel --model MODEL --scored A.csv --reported B.csv`` takes a BERT with a classification
-head (theirs: BERT-base, fine-tuned on MNLI or SST-2) and labelled texts (columns ``text``, ``label``, and ``text_b`` for
-pairs). It prunes heads by importance, leaves one head of each layer, and compares what single heads are worth on two sets
-of texts. ``--fit C.csv`` fits the classification head of an encoder that has none, by logistic regression.
+head (theirs: BERT-base, fine-tuned on MNLI or SST-2) and labelled texts (columns ``text``, ``label``, and ``text_b``
+for pairs). It prunes heads by importance, leaves one head of each layer, and compares what single heads are worth on
+two sets of texts. ``--fit C.csv`` fits the classification head of an encoder that has none, by logistic regression.
 """
 
 import sys
@@ -106,9 +106,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         config = tyro.cli(Config, args=argv, prog="python -m analyses.reproduce_michel")
         found = reproduce(config)
     except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+        sys.stderr.write(f"error: {error}\n")
         return 1
-    print(found.to_string(index=False))
+    sys.stdout.write(f"{found.to_string(index=False)}\n")
     return 0
 
 
