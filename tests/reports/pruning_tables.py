@@ -76,9 +76,8 @@ def _agreement() -> pd.DataFrame:
 
 
 def _transfer() -> pd.DataFrame:
-    return pd.DataFrame(
-        [{"data": "text", "other": "repeated", "r": 0.68, "ci_low": 0.6, "ci_high": 0.74, "n_heads": N}]
-    )
+    found = {"data": "text", "other": "repeated", "r": 0.68, "ci_low": 0.6, "ci_high": 0.74, "n_heads": N}
+    return pd.DataFrame([found])
 
 
 def _order() -> pd.DataFrame:
