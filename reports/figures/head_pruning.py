@@ -43,6 +43,8 @@ def curve(table: pd.DataFrame, ax: Axes, free: Mapping[str, float] | None = None
     """
     start = table.loc[(table["order"] == "importance") & (table["n_pruned"] == 0)].iloc[0]
     ax.axhspan(start["ci_low"], start["ci_high"], color=style.FAINT, alpha=0.55, linewidth=0, zorder=0)
+    ax.annotate("unpruned", (1.0, float(start["ci_high"])), xytext=(-2, 2), textcoords="offset points", ha="right",
+                fontsize=style.SMALL, color=style.MUTED)  # fmt: skip
     for name, (_, colour, dashes) in ORDERS.items():
         rows = table.loc[table["order"] == name].sort_values("share")
         if rows.empty:

@@ -59,8 +59,8 @@ def _effects() -> pd.DataFrame:
         mine = size * change
         verdict = np.where(mine > 0.3, "needed", np.where(mine < -0.1, "harmful", "undecided"))
         parts.append(
-            _grid().assign(ablation=kind, path=path, change=mine, ci_low=mine - 0.02, ci_high=mine + 0.02, p_needed=0.01,
-                           p_harmful=0.5, verdict=verdict, importance=_value(),
+            _grid().assign(ablation=kind, path=path, change=mine, ci_low=mine - 0.02, ci_high=mine + 0.02,
+                           p_needed=0.01, p_harmful=0.5, verdict=verdict, importance=_value(),
                            importance_rank=pd.Series(-_value()).rank().astype(int), n=12, note="")
         )  # fmt: skip
     return pd.concat(parts, ignore_index=True)
