@@ -52,7 +52,9 @@ class Config:
     fit: Path | None = None
     """Labelled texts to fit the classification head on, where the checkpoint has none."""
     n: int = 512
-    """At most so many texts of each file, drawn at random."""
+    """At most so many texts of each file that is measured on, drawn at random."""
+    fit_n: int = 1000
+    """At most so many texts to fit the head on."""
     length: int = 128
     """Tokens that a text is cut to."""
     batch_size: int = 32
@@ -61,8 +63,8 @@ class Config:
     """Seed of the draw."""
 
     def __post_init__(self) -> None:
-        if min(self.n, self.batch_size) < 1 or self.length < 3:
-            raise UserError("--n and --batch-size are at least 1, --length at least 3")
+        if min(self.n, self.fit_n, self.batch_size) < 1 or self.length < 3:
+            raise UserError("--n, --fit-n and --batch-size are at least 1, --length at least 3")
 
 
 class Labelled:
@@ -116,7 +118,9 @@ def reproduce(config: Config) -> pd.DataFrame:
     """``quantity, published, measured``: one row a number of the paper."""
     place = str(locate(config.model).path)
     tokenizer = AutoTokenizer.from_pretrained(place)
-    scored, reported = (Labelled(read(path, config), tokenizer, config) for path in (config.scored, config.reported))
+    scored, reported = (
+        Labelled(read(path, config.n, config.seed), tokenizer, config) for path in (config.scored, config.reported)
+    )
     module = classifier(place, tokenizer, config)
     model = interp.load(module, tokenizer=tokenizer, verify=False)
     rows = [("accuracy of the whole model", "", f"{1 - _errors(model, reported).mean():.3f}")]
@@ -135,7 +139,7 @@ def single(model: HookedModel, texts: Labelled) -> NDArray[np.float64]:
     return -ablation_effects(model, texts.batches, texts.errors, sets, replay=True).change[0].mean(1)
 
 
-def read(path: Path, config: Config) -> pd.DataFrame:
+def read(path: Path, n: int, seed: int) -> pd.DataFrame:
     """Labelled texts from a file, at most ``n`` of them.
 
     Raises:
@@ -147,7 +151,7 @@ def read(path: Path, config: Config) -> pd.DataFrame:
     if missing := {"text", "label"} - set(table.columns):
         raise UserError(f"{path} needs the columns text and label; it has no {', '.join(sorted(missing))}")
     table = table.drop_duplicates([c for c in ("text", "text_b") if c in table])
-    return table.sample(min(config.n, len(table)), random_state=config.seed)
+    return table.sample(min(n, len(table)), random_state=seed)
 
 
 def classifier(place: str, tokenizer: Any, config: Config) -> Any:
@@ -156,11 +160,12 @@ def classifier(place: str, tokenizer: Any, config: Config) -> Any:
     Raises:
         UserError: it has none, and there is nothing to fit it on.
     """
-    n_labels = {} if config.fit is None else {"num_labels": int(read(config.fit, config)["label"].nunique())}
+    texts = None if config.fit is None else read(config.fit, config.fit_n, config.seed)
+    n_labels = {} if texts is None else {"num_labels": int(texts["label"].nunique())}
     module, info = AutoModelForSequenceClassification.from_pretrained(place, output_loading_info=True, **n_labels)
     module.eval()
-    if config.fit is not None:
-        _fit(module, Labelled(read(config.fit, config), tokenizer, config))
+    if texts is not None:
+        _fit(module, Labelled(texts, tokenizer, config))
     elif any("classifier" in name or name.startswith("score") for name in info["missing_keys"]):
         raise UserError(f"{config.model} has no trained classification head; give labelled texts to fit one (--fit)")
     return module

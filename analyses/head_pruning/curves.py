@@ -86,7 +86,7 @@ def measured(model: HookedModel, data: Data, order: pd.DataFrame, config: Config
             rows.append((name, draw, step, count, sets.setdefault(pruned, len(sets)) if pruned else -1))
     effects = ablation_effects(
         model, data.batches(model, data.reported_on, config), data.measure.metric,
-        [sorted(chosen) for chosen in sets], ("zero",), watch=work.progress,
+        [sorted(chosen) for chosen in sets], ("zero",), replay=True, watch=work.progress,
     )  # fmt: skip
     n = len(effects.untouched)
     values = [effects.untouched if number < 0 else effects.ablated[0, number] for *_, number in rows]
