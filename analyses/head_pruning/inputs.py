@@ -165,9 +165,9 @@ def _of_random(
         )  # fmt: skip
         first = len(around["prefix"]) + span // 2
     else:
-        longest = min(31, (length - len(around["prefix"])) // 2)
+        longest = min(31, (span - len(around["prefix"])) // 2)
         found = copied_segments(
-            vocabulary, length, n, shortest=min(8, longest), longest=longest, seed=config.seed, prefix=around["prefix"]
+            vocabulary, span, n, shortest=min(8, longest), longest=longest, seed=config.seed, prefix=around["prefix"]
         )
         first = None
     return _measured(model, name, found, first, config, work, is_second)
