@@ -165,9 +165,15 @@ def _of_random(
         )  # fmt: skip
         first = len(around["prefix"]) + span // 2
     else:
-        longest = min(31, (span - len(around["prefix"])) // 2)
+        longest, prefix = min(31, span // 2), around["prefix"]
         found = copied_segments(
-            vocabulary, span, n, shortest=min(8, longest), longest=longest, seed=config.seed, prefix=around["prefix"]
+            vocabulary,
+            span + len(prefix),
+            n,
+            shortest=min(8, longest),
+            longest=longest,
+            seed=config.seed,
+            prefix=prefix,
         )
         first = None
     return _measured(model, name, found, first, config, work, is_second)
