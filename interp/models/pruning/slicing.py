@@ -259,7 +259,9 @@ def _own_biases(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
     chosen = dict(kwargs)
     for name in ("alibi", "position_bias"):
         bias = chosen.get(name)
-        if isinstance(bias, Tensor):
+        if isinstance(bias, Tensor) and bias.ndim == 4:
+            chosen[name] = groups.of_kept_heads(module, bias)
+        elif isinstance(bias, Tensor):
             batch = 1 if name == "position_bias" else args[0].shape[0] if args else kwargs["hidden_states"].shape[0]
             chosen[name] = groups.of_kept_heads(module, bias.unflatten(0, (batch, -1))).flatten(0, 1)
     mask = chosen.get("attention_mask")

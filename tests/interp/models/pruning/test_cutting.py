@@ -16,7 +16,7 @@ from interp.models.planted import induction_circuit, plant, previous_token, unif
 from interp.models.pruning import PruningError, kept_after, kept_by_site, parse_heads, prune
 from interp.models.pruning import slicing
 from interp.models.transformer import Transformer, TransformerConfig
-from tests.families import DECODERS, ENCODER_DECODERS, FAMILIES, example, load, make, tokens
+from tests.families import DECODERS, ENCODER_DECODERS, FAMILIES, OWN_SOFTMAX, example, load, make, tokens
 from tests.interp.models.pruning.gated import Keep, assert_same, gated, gates, kept_at_random, output
 
 EXPERTS = ("gpt_oss",)
@@ -69,7 +69,8 @@ def left_padded(batch: Any, n_padding: tuple[int, ...], pad: int) -> tuple[torch
 @pytest.mark.parametrize("family", [*DECODERS, *ENCODER_DECODERS])
 @pytest.mark.parametrize("empty_first", [False, True])
 def test_generation_with_a_cache_and_left_padding(family: str, empty_first: bool) -> None:
-    model = hooked(family)
+    # Bloom's own mask gives NaN in float64 where there is padding on the left
+    model = load(make(family), verify=False) if family in OWN_SOFTMAX else hooked(family)
     keep = kept_at_random(model, share=0.6, seed=4)
     if empty_first:
         keep = {**keep, next(s.name for s in model.sites if s.stack != "encoder"): ()}
