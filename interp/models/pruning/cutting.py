@@ -6,6 +6,7 @@ import copy
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
 
 import torch
@@ -70,7 +71,7 @@ def prune(
     silent = silent_sites(model, kept, attentions)
     module = model.module if in_place else _copy(model.module)
     cut_sites(module, model.sites, kept, silent, declarations)
-    pruning = described(model, kept, silent)
+    pruning = described(model, kept, silent, declarations)
     name = f"{pruning['base']['name']}, pruned"
     info = {**model.info, "name": name, "weights_sha256": pruned_sha256(pruning), "pruning": pruning}
     pruned = hook_again(module, model, info, declarations)
@@ -141,7 +142,9 @@ def hook_again(
 _FOUND_ANEW = ("verify", "bridge", "emptied", "not_reached", "model_built_patterns", "model_built_pairs")
 
 
-def described(model: HookedModel, kept: Kept, silent: Collection[str]) -> dict[str, Any]:
+def described(
+    model: HookedModel, kept: Kept, silent: Collection[str], declarations: Sequence[Declaration] = ()
+) -> dict[str, Any]:
     """What ``info["pruning"]`` says of a model that is cut: relative to its base, however often it was pruned."""
     before = model.info.get("pruning")
     base = before["base"] if before else {name: model.info.get(name) for name in _BASE}
@@ -153,13 +156,17 @@ def described(model: HookedModel, kept: Kept, silent: Collection[str]) -> dict[s
         numbers = was["kept"] if was else list(range(site.n_heads))
         still_silent = bool(was and was["silent"] and kept[site.name])
         sites[site.name] = {
+            "path": site.path,
             "n_heads": was["n_heads"] if was else site.n_heads,
             "n_kv_heads": was["n_kv_heads"] if was else site.n_kv_heads,
             "d_head": site.d_head,
             "kept": [numbers[0]] if site.name in silent else [numbers[head] for head in kept[site.name]],
             "silent": site.name in silent or still_silent,
         }
-    return {"base": base, "sites": sites, "history": [*(before["history"] if before else [])]}
+    return {
+        "base": base, "sites": sites, "history": [*(before["history"] if before else [])],
+        "declarations": [asdict(declared) for declared in declarations] or (before["declarations"] if before else []),
+    }  # fmt: skip
 
 
 _BASE = ("name", "revision", "weights_sha256", "quantisation", "source", "architecture")
@@ -214,7 +221,9 @@ def _example(model: HookedModel) -> dict[str, Any]:
 
 @torch.no_grad()
 def _gated(model: HookedModel, kept: Kept, example: Mapping[str, Any]) -> Tensor:
-    gone = {(site.name, head): 0.0 for site in model.sites for head in range(site.n_heads) if head not in kept[site.name]}
+    gone = {
+        (site.name, head): 0.0 for site in model.sites for head in range(site.n_heads) if head not in kept[site.name]
+    }
     with model.seam.aside():
         return _output(model.run(**example, edits=[GateHeads(gone)] if gone else []).output)
 
