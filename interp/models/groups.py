@@ -1,10 +1,10 @@
 """Which kv head a query head reads, in attention modules whose groups were pruned unevenly.
 
-A pruned module holds, in the order of the model that it was cut from, the query heads that were kept and every kv head
-that at least one of them reads. Where each kv head is left with equally many query heads, nothing else is needed:
+A pruned module holds, in the order of the model it was cut from, the query heads that were kept and every kv head that
+at least one of them reads. Where each kv head is left with equally many query heads, nothing else is needed:
 query head h reads kv head ``h // (n_heads // n_kv_heads)``, as ever. Otherwise the module carries a buffer
-``interp_kv_index`` [n_heads]: query head h reads kv head ``interp_kv_index[h]``. Projections and cache hold each kv head
-once; keys and values are laid out for the query heads only where attention is computed.
+``interp_kv_index`` [n_heads]: query head h reads kv head ``interp_kv_index[h]``. Projections and cache hold each kv
+head once; keys and values are laid out for the query heads only where attention is computed.
 
 A second buffer, ``interp_kept_heads`` [n_heads], is for what a model makes for all heads of a stack at once and hands to
 every layer (T5's position bias, ALiBi): the numbers that the kept heads had there. Neither buffer is saved with the
@@ -48,7 +48,7 @@ def kv_index(module: nn.Module) -> Int[Tensor, " n_heads"] | None:
 
 
 def kept_heads(module: nn.Module) -> Int[Tensor, " n_heads"] | None:
-    """Numbers of a pruned module's heads in what is made for all heads at once; None: it is given nothing of the kind."""
+    """Numbers of a pruned module's heads in what is made for all heads at once; None: it is given no such thing."""
     return getattr(module, _KEPT, None)
 
 
@@ -66,7 +66,7 @@ def for_query_heads(
 
 
 def of_kept_heads(module: nn.Module, made_for_all: Tensor, dim: int = 1) -> Tensor:
-    """The part of a tensor made for all heads that belongs to the kept ones; all of one that is broadcast over heads."""
+    """The kept heads' part of a tensor made for all heads; all of one that is broadcast over heads."""
     kept = kept_heads(module)
     return made_for_all if kept is None or made_for_all.shape[dim] == 1 else made_for_all.index_select(dim, kept)
 

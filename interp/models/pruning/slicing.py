@@ -18,8 +18,8 @@ __all__ = ["check", "cut", "kv_heads_of", "shared_parameters"]
 _HEADS = ("num_heads", "num_attention_heads", "n_heads", "n_head")
 _KV_HEADS = ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "kv_heads")
 _WIDTHS = ("all_head_size", "inner_dim", "split_size")
-"""Attributes of attention modules in which a number of heads, or of their features, stands. Most modules read it off the
-projections' shapes; these are for those that do not."""
+"""Attributes of attention modules in which a number of heads, or of their features, stands. Most modules read it off
+the projections' shapes; these are for those that do not."""
 
 _MADE_FOR_ALL = {"T5": "position_bias", "Bloom": "alibi", "Falcon": "alibi", "Mpt": "position_bias"}
 """Families whose model makes one tensor for the heads of all layers, and what the attention module is given it as."""

@@ -76,10 +76,10 @@ def test_generation_with_a_cache_and_left_padding(family: str, empty_first: bool
         keep = {**keep, next(s.name for s in model.sites if s.stack != "encoder"): ()}
     pruned = prune(model, keep)
     batch, valid = left_padded(tokens(3, 11), (0, 3, 5), 0)
-    options = dict(
-        attention_mask=valid, max_new_tokens=9, do_sample=False, output_logits=True, return_dict_in_generate=True,
-        eos_token_id=None,
-    )  # fmt: skip
+    options: Any = {
+        "attention_mask": valid, "max_new_tokens": 9, "do_sample": False, "output_logits": True,
+        "return_dict_in_generate": True, "eos_token_id": None,
+    }  # fmt: skip
     with model.edit(gates(model, keep)):
         wanted = model.generate(batch, **options)
     got = pruned.generate(batch, **options)
