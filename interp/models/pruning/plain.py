@@ -138,7 +138,9 @@ def _counts(model: HookedModel) -> Counts:
             f"{' and '.join(sorted(map(_said, counts)))}{' and none' if model.info.get('emptied') else ''}"
         )
     if any(groups.kv_index(site.module) is not None for site in model.sites):
-        raise UserError("a plain checkpoint has groups of one size; here kv heads are read by different numbers of heads")
+        raise UserError(
+            "a plain checkpoint has groups of one size; here kv heads are read by different numbers of heads"
+        )
     return counts.pop()
 
 

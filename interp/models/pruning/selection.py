@@ -133,9 +133,7 @@ def _best_groups(site: AttentionSite, values: Sequence[float], counts: Counts) -
     return [head for i in chosen for head in best[i]]
 
 
-def _averaged_over_stacks(
-    model: HookedModel, worth: Mapping[tuple[str, int], float]
-) -> dict[tuple[str, int], float]:
+def _averaged_over_stacks(model: HookedModel, worth: Mapping[tuple[str, int], float]) -> dict[tuple[str, int], float]:
     """Scores of self-attention heads as the mean over the stack's layers, which must keep the same heads."""
     found = dict(worth)
     for stack in {site.stack for site in model.sites}:

@@ -213,10 +213,10 @@ def _tell(attention: AttentionModule, n_heads: int, n_kv_heads: int, alike: bool
     """Put the new numbers where the module's own code looks for them."""
     module: Any = attention.module
     d_head = attention.d_head
-    known = {name: (attention.n_kv_heads, n_kv_heads) for name in _KV_HEADS}
-    known |= {name: (attention.n_heads * d_head, n_heads * d_head) for name in _WIDTHS}
+    known = dict.fromkeys(_KV_HEADS, (attention.n_kv_heads, n_kv_heads))
+    known |= dict.fromkeys(_WIDTHS, (attention.n_heads * d_head, n_heads * d_head))
     if _made_for_all(attention) != "position_bias" or not _is_t5(module):  # T5 makes what all layers share from it
-        known |= {name: (attention.n_heads, n_heads) for name in _HEADS}
+        known |= dict.fromkeys(_HEADS, (attention.n_heads, n_heads))
     if _is_a(module, "GPTBigCodeAttention"):
         known |= {"embed_dim": (attention.n_heads * d_head, n_heads * d_head)}
         known |= {"kv_dim": (attention.n_kv_heads * d_head, n_kv_heads * d_head)}

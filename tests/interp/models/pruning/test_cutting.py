@@ -12,9 +12,8 @@ import interp
 from interp.attention import probes
 from interp.errors import UserError
 from interp.models.groups import kv_index
-from interp.models.planted import induction_circuit, plant, previous_token, uniform
-from interp.models.pruning import PruningError, kept_after, kept_by_site, parse_heads, prune
-from interp.models.pruning import slicing
+from interp.models.planted import induction, plant, previous_token, uniform
+from interp.models.pruning import PruningError, kept_after, kept_by_site, parse_heads, prune, slicing
 from interp.models.transformer import Transformer, TransformerConfig
 from tests.families import DECODERS, ENCODER_DECODERS, FAMILIES, OWN_SOFTMAX, example, load, make, tokens
 from tests.interp.models.pruning.gated import Keep, assert_same, gated, gates, kept_at_random, output
@@ -231,30 +230,18 @@ def test_names_of_the_heads_in_the_base_survive_several_prunings() -> None:
 
 
 def test_heads_that_do_nothing_may_go() -> None:
-    planted = plant([previous_token(writes="previous"), uniform()], [*induction_circuit_heads(), uniform()])
+    planted = plant([previous_token(writes="previous"), uniform()], [induction(), uniform()])
     model = planted.model
     useless = [head for head, kind in planted.kinds.items() if kind == "uniform"]
     assert useless
-    batch = torch.randint(planted_vocabulary(model), (3, 16), generator=torch.Generator().manual_seed(0))
+    batch = torch.randint(model.d_vocab or 0, (3, 16), generator=torch.Generator().manual_seed(0))
     pruned = prune(model, kept_after(model, useless))
     assert_same(output(pruned, tokens=batch), output(model, tokens=batch), 1e-6)
     broken = prune(model, kept_after(model, [head for head, kind in planted.kinds.items() if kind == "induction"]))
     assert (output(broken, tokens=batch) - output(model, tokens=batch)).abs().max() > 1e-2
 
 
-def induction_circuit_heads() -> list[Any]:
-    from interp.models.planted import induction
-
-    return [induction()]
-
-
-def planted_vocabulary(model: interp.HookedModel) -> int:
-    assert model.d_vocab is not None
-    return model.d_vocab
-
-
 def test_real_models(minilm: Any) -> None:
-    assert induction_circuit is not None
     for model in (minilm, interp.load("tiny-2l")):
         batch = {"tokens": torch.randint(1000 if model is minilm else 3, model.d_vocab, (2, 24),
                  generator=torch.Generator().manual_seed(0))}  # fmt: skip

@@ -94,7 +94,14 @@ def test_configs_without_a_width_of_heads_are_refused(family: str) -> None:
 def test_counts_that_the_config_refuses() -> None:
     # 48 features: the validator wants a multiple of the number of heads; 6 heads over 2 kv heads
     model = load(make("llama"), verify=False)
-    assert possible_counts(model) == [Counts(1, 1), Counts(2, 1), Counts(2, 2), Counts(3, 1), Counts(4, 2), Counts(6, 2)]
+    assert possible_counts(model) == [
+        Counts(1, 1),
+        Counts(2, 1),
+        Counts(2, 2),
+        Counts(3, 1),
+        Counts(4, 2),
+        Counts(6, 2),
+    ]
     with pytest.raises(UserError, match=r"no plain checkpoint has 5 heads .* 2 \(over 1 or 2 kv heads\)"):
         keep_uniform(model, scores(model), 5)
     small = load(make("llama", hidden_size=32, head_dim=8, num_attention_heads=8, num_key_value_heads=2), verify=False)
@@ -173,10 +180,9 @@ def test_a_number_in_each_layer() -> None:
     model = load(make("llama"), verify=False)
     worth = {(layer, head): float((head * 5 + layer) % 6) for layer in range(3) for head in range(6)}
     kept = keep_in_each_layer(model, worth, 2)
-    assert kept == {"blocks.0.attn": (1, 2), "blocks.1.attn": (0, 2), "blocks.2.attn": (0, 1)} or all(
-        set(kept[f"blocks.{layer}.attn"]) == set(sorted(range(6), key=lambda h: worth[layer, h])[-2:])
-        for layer in range(3)
-    )
+    for layer in range(3):
+        best = sorted(range(6), key=lambda head: worth[layer, head])[-2:]
+        assert kept[f"blocks.{layer}.attn"] == tuple(sorted(best))
     for number in (0, 7):
         with pytest.raises(UserError, match=r"can keep 1 … 6 heads"):
             keep_in_each_layer(model, worth, number)
