@@ -6,8 +6,8 @@ query head h reads kv head ``h // (n_heads // n_kv_heads)``, as ever. Otherwise 
 ``interp_kv_index`` [n_heads]: query head h reads kv head ``interp_kv_index[h]``. Projections and cache hold each kv
 head once; keys and values are laid out for the query heads only where attention is computed.
 
-A second buffer, ``interp_kept_heads`` [n_heads], is for what a model makes for all heads of a stack at once and hands to
-every layer (T5's position bias, ALiBi): the numbers that the kept heads had there. Neither buffer is saved with the
+A second buffer, ``interp_kept_heads`` [n_heads], is for what a model makes for all heads of a stack at once and hands
+to every layer (T5's position bias, ALiBi): the numbers that the kept heads had there. Neither buffer is saved with the
 weights; both follow the module to its device.
 """
 

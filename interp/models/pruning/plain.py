@@ -1,8 +1,8 @@
 """Pruned models as plain checkpoints, which unmodified transformers loads: layers and groups alike.
 
-A config of transformers has one number of heads for all layers, so every layer must keep as many query heads and as many
-kv heads as any other, and every kv head the same number of query heads. The config must also say how wide a head is:
-where it has only the hidden size (GPT-2, BERT), fewer heads would be read as wider ones. Some configs refuse certain
+A config of transformers has one number of heads for all layers, so every layer must keep as many query heads and as
+many kv heads as any other, and every kv head the same number of query heads. The config must also say how wide a head
+is: where it has only the hidden size (GPT-2, BERT), fewer heads would be read as wider ones. Some configs refuse certain
 numbers of heads, such as those that the hidden size is no multiple of.
 """
 
@@ -139,7 +139,7 @@ def _counts(model: HookedModel) -> Counts:
         )
     if any(groups.kv_index(site.module) is not None for site in model.sites):
         raise UserError(
-            "a plain checkpoint has groups of one size; here kv heads are read by different numbers of heads"
+            "a plain checkpoint has groups of one size; here kv heads are read by different numbers of query heads"
         )
     return counts.pop()
 
@@ -203,8 +203,8 @@ def _cut_position_bias(model: HookedModel) -> None:
         kept = tuple(range(site.n_heads)) if numbers is None else tuple(numbers.tolist())
         if of_stack.setdefault(site.stack, kept) != kept:
             raise UserError(
-                f"the layers of the {site.stack or 'stack'} share one position bias by head, so that a plain checkpoint "
-                f"must keep the same heads in all of them; {site.name} keeps {kept}, an earlier one "
+                f"the layers of the {site.stack or 'stack'} share one position bias by head, so that a plain "
+                f"checkpoint must keep the same heads in all of them; {site.name} keeps {kept}, an earlier one "
                 f"{of_stack[site.stack]}"
             )
     for site in model.sites:

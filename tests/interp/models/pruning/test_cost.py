@@ -32,8 +32,7 @@ def test_sizes_by_hand() -> None:
         assert found["cache_bytes_per_token"] == 2 * kv_heads * 8 * 4
         assert found["cache_bytes_per_source_token"] == 0
         attention = 2 * 2 * heads * 8 * 32 * 32
-        angles = 2 * 32 * 8 // 2  # of the rotary positions, once
-        assert found["flops_prompt"] == linear_flops(one.module, 32) + attention + angles
+        assert found["flops_prompt"] == linear_flops(one.module, 32) + attention
         assert found["flops_per_token"] == found["flops_prompt"] / 32
 
 
