@@ -2,8 +2,8 @@
 
 A config of transformers has one number of heads for all layers, so every layer must keep as many query heads and as
 many kv heads as any other, and every kv head the same number of query heads. The config must also say how wide a head
-is: where it has only the hidden size (GPT-2, BERT), fewer heads would be read as wider ones. Some configs refuse certain
-numbers of heads, such as those that the hidden size is no multiple of.
+is: where it has only the hidden size (GPT-2, BERT), fewer heads would be read as wider ones. Some configs refuse
+certain numbers of heads, such as those that the hidden size is no multiple of.
 """
 
 from __future__ import annotations
