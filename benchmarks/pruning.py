@@ -50,7 +50,7 @@ class Config:
     lengths: tuple[int, ...] = (128, 512)
     """Tokens of a prompt."""
     new_tokens: int = 16
-    """Tokens that decoding is averaged over."""
+    """Tokens that decoding is measured on."""
     rounds: int = 7
     """Rounds; each runs all three variants, in an order of its own."""
     threads: int | None = None
@@ -173,8 +173,8 @@ def _times_text(found: pd.DataFrame) -> Text:
     return Text(
         "Time over that of the unpruned model",
         ["heads", "", "phase", "sequences × tokens", "ratio", "95 %", "ms", "ms, unpruned"], rows,
-        "Geometric mean over rounds of the ratio within a round. Prompt: all tokens up to the first new one. Decoding: "
-        "one further token of every sequence.",
+        "Geometric mean over rounds of the ratio within a round. Prompt: the pass over all tokens. Decoding: the "
+        "median of the passes for one further token of every sequence.",
         n_words=3,
     )  # fmt: skip
 

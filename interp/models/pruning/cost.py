@@ -66,8 +66,8 @@ class Times:
 
     Attributes:
         seconds: one row per measurement: ``phase`` (prompt, decoding), ``batch_size``, ``length``, ``round``,
-            ``variant`` (`VARIANTS`), ``seconds`` (prompt: of all tokens up to the first new one, or of the forward pass
-            of a model that generates nothing; decoding: of one further token of every sequence).
+            ``variant`` (`VARIANTS`), ``seconds`` (prompt: of the forward pass over all tokens; decoding: of one further
+            token of every sequence).
         attention: what computed attention: "sdpa", PyTorch's fused kernel as one would use it without this project; or
             "interp" where a model has no SDPA.
     """
@@ -91,12 +91,13 @@ def measure_times(
     """Time of the prompt and of decoding, unpruned, masked and pruned, in alternating runs.
 
     In each round the three variants run one after the other, every round in another order, so that what else the
-    machine does weighs on all of them alike. Sequences are random tokens. The time of decoding is that of generating
-    ``new_tokens + 1`` tokens less that of generating one, divided by ``new_tokens``.
+    machine does weighs on all of them alike. Sequences are random tokens; ``new_tokens + 1`` are generated after them.
+    The time of the prompt is that to the end of the first forward pass, the time of decoding that of the median pass
+    of those that follow (from the end of one to the end of the next).
 
     Args:
         base: the model that ``pruned`` was cut from. pruned: the smaller one.
-        new_tokens: how many tokens decoding is averaged over; 0 leaves decoding out.
+        new_tokens: how many tokens decoding is measured on; 0 leaves decoding out.
         watch: shows progress: takes the settings that are gone through and what they are, and hands them on.
 
     Raises:
@@ -193,23 +194,23 @@ def _check(
 
 
 def _timed(model: HookedModel, tokens: Tensor, new_tokens: int) -> dict[str, float]:
-    """Seconds by phase."""
-    if not _generates(model):
-        return {"prompt": _seconds(model, lambda: model.module(**_arguments(model, tokens)))}
-    prompt = _seconds(model, lambda: _generate(model, tokens, 1))
-    if new_tokens == 0:
-        return {"prompt": prompt}
-    whole = _seconds(model, lambda: _generate(model, tokens, new_tokens + 1))
-    # on a busy machine a short difference may come out below what the clock can tell
-    return {"prompt": prompt, "decoding": max(whole - prompt, 1e-9) / new_tokens}
+    """Seconds by phase: to the end of the first forward pass, and of the median one of those that follow."""
+    ends: list[float] = []
 
+    def stamp(*_: object) -> None:
+        _wait(model)
+        ends.append(perf_counter())
 
-def _seconds(model: HookedModel, run: Callable[[], object]) -> float:
-    _wait(model)
-    start = perf_counter()
-    run()
-    _wait(model)
-    return perf_counter() - start
+    with ExitStack() as stack:
+        stack.callback(model.module.register_forward_hook(stamp).remove)
+        _wait(model)
+        start = perf_counter()
+        if _generates(model):
+            _generate(model, tokens, new_tokens + 1)
+        else:
+            model.module(**_arguments(model, tokens))
+    found = {"prompt": ends[0] - start}
+    return found | ({"decoding": float(np.median(np.diff(ends)))} if len(ends) > 1 else {})
 
 
 def _wait(model: HookedModel) -> None:
