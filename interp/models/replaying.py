@@ -65,8 +65,10 @@ def replayed(runs: Sequence[Sequence[nn.Module]], outputs: Mapping[nn.Module, An
     """
     with ExitStack() as stack:
         for run in runs:
-            for block in run:
-                stack.enter_context(computed_by(block, lambda *_, last=run[-1], **__: _copy(outputs[last], times)))
+            for block in run[:-1]:
+                # what it returns goes to the next block of the run alone, which does not look at it
+                stack.enter_context(computed_by(block, lambda *_, last=run[-1], **__: outputs[last]))
+            stack.enter_context(computed_by(run[-1], lambda *_, last=run[-1], **__: _copy(outputs[last], times)))
         yield
 
 
