@@ -96,7 +96,8 @@ def benchmark(config: Config) -> pd.DataFrame:
             model, pruned, batch_sizes=config.batch_sizes, lengths=config.lengths, new_tokens=config.new_tokens,
             rounds=config.rounds, seed=config.seed,
         )  # fmt: skip
-        tables.append(ratios(times).assign(way=way, attention=times.attention))
+        by_cpu = ratios(times, "cpu_seconds")[["ratio", "ci_low", "ci_high"]].add_prefix("cpu_")
+        tables.append(pd.concat([ratios(times), by_cpu], axis=1).assign(way=way, attention=times.attention))
         del pruned
     found = pd.concat(tables, ignore_index=True)
     console = Console(width=None if sys.stdout.isatty() else 130)
@@ -165,14 +166,14 @@ def _times_text(found: pd.DataFrame) -> Text:
     rows = [
         [
             row["way"], row["variant"], row["phase"], f"{row['batch_size']} × {row['length']}",
-            f"{row['ratio']:.3f}", f"[{row['ci_low']:.3f}, {row['ci_high']:.3f}]",
+            *(f"{row[f'{c}ratio']:.2f} [{row[f'{c}ci_low']:.2f}, {row[f'{c}ci_high']:.2f}]" for c in ("", "cpu_")),
             f"{1000 * row['seconds']:.0f}", f"{1000 * row['seconds_unpruned']:.0f}",
         ]
         for row in found.to_dict("records")
     ]  # fmt: skip
     return Text(
         "Time over that of the unpruned model",
-        ["heads", "", "phase", "sequences × tokens", "ratio", "95 %", "ms", "ms, unpruned"], rows,
+        ["heads", "", "phase", "sequences × tokens", "time [95 %]", "CPU time [95 %]", "ms", "ms, unpruned"], rows,
         "Geometric mean over rounds of the ratio within a round. Prompt: the pass over all tokens. Decoding: the "
         "median of the passes for one further token of every sequence.",
         n_words=3,

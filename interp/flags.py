@@ -73,9 +73,14 @@ class Prune:
     """How many heads stay in each layer."""
     heads: Annotated[str | None, arg(metavar="L3H4,L5H0")] = None
     """Which heads go; where layers have several kinds of attention, SITE.H4 (decoder_blocks.0.cross_attn.H4)."""
-    by: Literal["importance", "weight_norm", "random"] = "importance"
-    """What decides which heads go first: the lowest importance for the loss on text (Michel et al. 2019), the smallest
-    W_V W_O, or chance."""
+    by: Literal["importance", "gates", "weight_norm", "random"] = "importance"
+    """What decides which heads go first: the lowest importance for the loss on text (Michel et al. 2019), learned gates
+    (Voita et al. 2019) of a finished run (--run), the smallest W_V W_O, or chance."""
+    run: Annotated[Path | None, arg(metavar="RUN")] = None
+    """The run folder whose `head-pruning` has trained gates. By itself, heads whose gate is open stay; with --keep or
+    --per-layer, those whose gates are most likely open."""
+    penalty: Annotated[float | None, arg(metavar="LAMBDA")] = None
+    """At which of the run's penalties the gates are taken. None: the highest."""
     scores: Annotated[Path | None, arg(metavar="FILE")] = None
     """Scores of one's own: a .parquet or .csv table with the columns site, head and --column; the lowest go first."""
     column: Annotated[str, arg(metavar="NAME")] = "importance"
@@ -121,10 +126,17 @@ class Prune:
     """Show the traceback of an error."""
 
     def __post_init__(self) -> None:
-        if sum(given is not None for given in (self.keep, self.per_layer, self.heads)) != 1:
+        asked = sum(given is not None for given in (self.keep, self.per_layer, self.heads))
+        if asked > 1 or (asked == 0 and self.by != "gates"):
             raise UsageError(
                 "how many heads stay is said by --keep SHARE or --per-layer N; or which go, by --heads L3H4,…"
             )
+        if (self.by == "gates") != (self.run is not None) or (self.penalty is not None and self.run is None):
+            raise UsageError(
+                "--by gates takes the gates of a finished run: --run RUN, and --penalty to choose among them"
+            )
+        if self.run is not None and (self.heads is not None or self.scores is not None):
+            raise UsageError("--by gates says which heads stay, and so do --heads and --scores: give one of them")
         if self.keep is not None and not 0 < self.keep <= 1:
             raise UsageError(f"--keep is the share of heads that stays, above 0 and at most 1; got {self.keep}")
         if self.resume and self.force:

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 from torch import Tensor
 
+from interp import results
 from interp.data import SAMPLE, Sequences, read_documents, windows
 from interp.errors import UserError
 from interp.flags import Prune
@@ -102,6 +103,10 @@ def choose(model: HookedModel, flags: Prune, texts: Texts | None = None) -> tupl
         removed = parse_heads(flags.heads)
         return kept_after(model, removed), {"how": "heads named", "removed": len(removed)}
     scores, how = _scores(model, flags, texts)
+    if flags.keep is None and flags.per_layer is None:
+        opened = _gates(model, flags)
+        closed = [(r["site"], r["head"]) for r in opened.to_dict("records") if r["gate"] == 0]
+        return kept_after(model, closed), how
     if flags.uniform:
         n_heads = model.sites[0].n_heads
         number = flags.per_layer if flags.per_layer is not None else round((flags.keep or 0) * n_heads)
@@ -211,6 +216,10 @@ def _scores(
 ) -> tuple[dict[tuple[str, int], float], dict[str, Any]]:
     if flags.scores is not None:
         return scores_of(_read_table(flags.scores), flags.column), {"how": f"{flags.column} of {flags.scores.name}"}
+    if flags.by == "gates":
+        gates = _gates(model, flags)
+        how = {"how": "gates", "run": str(flags.run), "penalty": float(gates["penalty"].iloc[0])}
+        return scores_of(gates, "log_alpha"), how
     if flags.by == "random":
         return scores_of(random_order(model, flags.seed), "random"), {"how": "random", "seed": flags.seed}
     if flags.by == "weight_norm":
@@ -226,6 +235,29 @@ def _scores(
     batches = [{"tokens": tokens} for tokens in _batches(texts.scored, flags)]
     table = michel(model, batches, lambda model, batch: model.token_loss(**batch).mean(1))
     return scores_of(table, "importance"), {"how": "importance", "scored_on": texts.scored.describe()}
+
+
+def _gates(model: HookedModel, flags: Prune) -> pd.DataFrame:
+    """The gates that a finished run has trained, at one penalty.
+
+    Raises:
+        UserError: there are none, or none at that penalty, or they are of another model.
+    """
+    assert flags.run is not None
+    result = results.load(flags.run, "head-pruning")
+    gates = result.tables.get("gates", pd.DataFrame())
+    if not len(gates):
+        raise UserError(
+            f"{flags.run} has no trained gates: interp run head-pruning {flags.model} --budget full --out {flags.run}"
+        )
+    trained_on, mine = result.provenance["model"].get("weights_sha256"), model.info.get("weights_sha256")
+    if trained_on != mine:
+        raise UserError(f"the gates of {flags.run} are of a model with other weights ({str(trained_on)[:12]}…)")
+    penalties = sorted(gates["penalty"].unique().tolist())
+    penalty = penalties[-1] if flags.penalty is None else flags.penalty
+    if penalty not in penalties:
+        raise UserError(f"{flags.run} has gates at the penalties {', '.join(map(str, penalties))}; got {penalty}")
+    return gates[gates["penalty"] == penalty]
 
 
 def _read_table(file: Path) -> pd.DataFrame:

@@ -14,6 +14,7 @@ from interp.cli import main
 from interp.models.pruning import kept_after, prune
 from interp.models.pruning.recovery import TextData
 from interp.models.transformer import Transformer, TransformerConfig, save_transformer
+from interp.results import Result, RunFolder
 from tests.families import make, tokens
 from tests.interp.models.pruning.gated import assert_same, output
 
@@ -204,3 +205,47 @@ def test_models_without_a_loss(shell: Shell) -> None:
     assert "Score heads with --by weight_norm or random" in shell.err
     assert shell("prune bert --keep 0.5 --by weight_norm --out small --lengths 32") == 0, shell.err
     assert "loss" not in shell.out
+
+
+# Gates of a finished run ----------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run(shell: Shell) -> None:
+    """A run with gates at two penalties: head h of layer l is open at the higher one where h > l."""
+    assert shell.capture is not None
+    sha256 = interp.load("model").info["weights_sha256"]
+    heads = [(f"blocks.{layer}.attn", layer, head) for layer in range(3) for head in range(4)]
+    table = pd.DataFrame(
+        [
+            (penalty, *h, float(h[2] - h[1]), 0.5, 1.0 if penalty < 0.1 or h[2] > h[1] else 0.0)
+            for penalty in (0.01, 0.1) for h in heads
+        ],
+        columns=pd.Index(["penalty", "site", "layer", "head", "log_alpha", "p_open", "gate"]),
+    )  # fmt: skip
+    result = Result("head-pruning", {"gates": table}, {"model": {"weights_sha256": sha256}})
+    with RunFolder.claim(Path("run"), {"name": "model", "weights_sha256": sha256}) as folder:
+        folder.save(result, fingerprint="0", schemas={})
+
+
+def test_open_gates_stay(shell: Shell, run: None) -> None:
+    assert shell("prune model --by gates --run run --out open") == 0, shell.err
+    assert [site["kept"] for site in described("open")["sites"].values()] == [[1, 2, 3], [2, 3], [3]]
+    assert described("open")["history"] == [{"how": "gates", "run": "run", "penalty": 0.1}]
+    assert shell("prune model --by gates --run run --penalty 0.01 --out all") == 0
+    assert shell.out.startswith("heads: 12 of 12 stay")
+    assert shell("prune model --by gates --run run --per-layer 1 --out likely") == 0
+    assert [site["kept"] for site in described("likely")["sites"].values()] == [[3], [3], [3]]
+
+
+def test_gates_that_do_not_fit(shell: Shell, run: None) -> None:
+    save_transformer(Transformer(TransformerConfig(d_vocab=97, n_layers=3, n_kv_heads=2), seed=1), "other")
+    for command, code, says in (
+        ("prune other --by gates --run run", 1, "of a model with other weights"),
+        ("prune model --by gates --run run --penalty 0.5", 1, "gates at the penalties 0.01, 0.1"),
+        ("prune model --by gates", 2, "--run RUN"),
+        ("prune model --by gates --run run --heads L0H0", 2, "give one of them"),
+        ("prune model --by random --keep 0.5 --run run", 2, "--by gates takes"),
+    ):
+        assert shell(f"{command} --out small") == code
+        assert says in shell.err, shell.err

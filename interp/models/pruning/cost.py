@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from time import perf_counter
-from typing import Any
+from time import perf_counter, process_time
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -25,6 +25,8 @@ __all__ = ["Times", "measure_times", "ratios", "sizes", "without_core"]
 
 VARIANTS = ("unpruned", "masked", "pruned")
 """The model as it was; with the outputs of the removed heads multiplied by zero; with these heads cut out."""
+
+CLOCKS = ("seconds", "cpu_seconds")
 
 _ORDERS = [[VARIANTS[i] for i in order] for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0), (0, 2, 1), (1, 0, 2), (2, 0, 1))]
 
@@ -67,7 +69,8 @@ class Times:
     Attributes:
         seconds: one row per measurement: ``phase`` (prompt, decoding), ``batch_size``, ``length``, ``round``,
             ``variant`` (`VARIANTS`), ``seconds`` (prompt: of the forward pass over all tokens; decoding: of one further
-            token of every sequence).
+            token of every sequence), ``cpu_seconds`` (what the process's threads spent, the steadier of the two where
+            other programs disturb; of no meaning for a model on a GPU).
         attention: what computed attention: "sdpa", PyTorch's fused kernel as one would use it without this project; or
             "interp" where a model has no SDPA.
     """
@@ -118,11 +121,11 @@ def measure_times(
                             stack.enter_context(_masked(base, pruned))
                         found = _timed(model, tokens, new_tokens)
                     where = {"batch_size": batch_size, "length": length, "round": number, "variant": variant}
-                    rows += [{"phase": phase, **where, "seconds": seconds} for phase, seconds in found.items()]
+                    rows += [{"phase": phase, **where, **taken} for phase, taken in found.items()]
     return Times(pd.DataFrame(rows), attention)
 
 
-def ratios(times: Times, level: float = 0.95) -> pd.DataFrame:
+def ratios(times: Times, clock: Literal["seconds", "cpu_seconds"] = "seconds", level: float = 0.95) -> pd.DataFrame:
     """Time of the pruned and of the masked model over that of the unpruned one.
 
     Ratios are taken within a round, and averaged over rounds as logarithms (a geometric mean); the interval is that of
@@ -130,12 +133,12 @@ def ratios(times: Times, level: float = 0.95) -> pd.DataFrame:
 
     Returns:
         One row per phase, batch size, length and variant (masked, pruned): ``ratio, ci_low, ci_high, n`` (rounds),
-        ``seconds`` (median of the variant) and ``seconds_unpruned``.
+        ``seconds`` (median of the variant, by the clock) and ``seconds_unpruned``.
     """
     keys = ["phase", "batch_size", "length"]
     rows = []
     for setting, part in times.seconds.groupby(keys, sort=False):
-        by_variant = part.pivot(index="round", columns="variant", values="seconds")
+        by_variant = part.pivot(index="round", columns="variant", values=clock)
         for variant in VARIANTS[1:]:
             logs = np.log(by_variant[variant] / by_variant[VARIANTS[0]]).to_numpy()
             found = mean_interval(logs, level=level)
@@ -193,24 +196,29 @@ def _check(
         raise UserError(f"{longest} tokens are more than the context of {base.n_ctx}: measure shorter lengths")
 
 
-def _timed(model: HookedModel, tokens: Tensor, new_tokens: int) -> dict[str, float]:
-    """Seconds by phase: to the end of the first forward pass, and of the median one of those that follow."""
-    ends: list[float] = []
+def _timed(model: HookedModel, tokens: Tensor, new_tokens: int) -> dict[str, dict[str, float]]:
+    """Time by phase: to the end of the first forward pass, and of the median one of those that follow."""
+    ends: list[tuple[float, float]] = []
 
     def stamp(*_: object) -> None:
         _wait(model)
-        ends.append(perf_counter())
+        ends.append((perf_counter(), process_time()))
 
     with ExitStack() as stack:
         stack.callback(model.module.register_forward_hook(stamp).remove)
         _wait(model)
-        start = perf_counter()
+        start = perf_counter(), process_time()
         if _generates(model):
             _generate(model, tokens, new_tokens + 1)
         else:
             model.module(**_arguments(model, tokens))
-    found = {"prompt": ends[0] - start}
-    return found | ({"decoding": float(np.median(np.diff(ends)))} if len(ends) > 1 else {})
+    passes = np.diff([start, *ends], axis=0)
+    phases = {"prompt": passes[:1], "decoding": passes[1:]}
+    return {
+        phase: dict(zip(CLOCKS, np.median(taken, axis=0).tolist(), strict=True))
+        for phase, taken in phases.items()
+        if len(taken)
+    }
 
 
 def _wait(model: HookedModel) -> None:

@@ -25,10 +25,14 @@ def scores_of(table: pd.DataFrame, column: str) -> dict[tuple[str, int], float]:
     """Scores from a table with the columns ``site``, ``head`` and one that says what a head is worth.
 
     Raises:
-        UserError: a column is missing.
+        UserError: a column is missing, or a head has several rows.
     """
     if missing := [name for name in ("site", "head", column) if name not in table]:
         raise UserError(f"a table of scores needs the columns site, head and {column}; it lacks {', '.join(missing)}")
+    if table.duplicated(["site", "head"]).any():
+        raise UserError(
+            "a table of scores has one row for each head; here heads have several: leave those of one score"
+        )
     return {
         (str(site), int(head)): float(value)
         for site, head, value in zip(table["site"], table["head"], table[column], strict=True)

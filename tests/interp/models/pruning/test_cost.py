@@ -68,7 +68,8 @@ def test_times_of_three_variants_in_alternation() -> None:
     times = measure_times(model, pruned, batch_sizes=(1, 2), lengths=(8,), new_tokens=2, rounds=3)
     assert times.attention == "sdpa"
     assert len(times.seconds) == 2 * 2 * 3 * 3
-    assert (times.seconds["seconds"] > 0).all()
+    assert (times.seconds[["seconds", "cpu_seconds"]] > 0).all(axis=None)
+    assert ratios(times, "cpu_seconds")["ratio"].notna().all()
     first = times.seconds.query("batch_size == 1 and phase == 'prompt'").groupby("round")["variant"].first()
     assert first.nunique() == 3, "every round begins with another variant"
     table = ratios(times)
