@@ -203,6 +203,8 @@ def test_models_without_a_loss(shell: Shell) -> None:
     make("bert").save_pretrained("bert")
     assert shell(f"prune bert --keep 0.5 --out small {TEXT}") == 1
     assert "Score heads with --by weight_norm or random" in shell.err
+    assert shell(f"prune bert --keep 0.5 --by weight_norm --recover 2 --out small {TEXT}") == 1
+    assert "does not predict the next token" in shell.err
     assert shell("prune bert --keep 0.5 --by weight_norm --out small --lengths 32") == 0, shell.err
     assert "loss" not in shell.out
 

@@ -21,12 +21,13 @@ from interp.models.inputs import example_tokens
 from interp.models.pruning.loading import check_base
 from interp.statistics import mean_interval
 
-__all__ = ["Times", "measure_times", "ratios", "sizes", "without_core"]
+__all__ = ["CLOCKS", "Clock", "Times", "measure_times", "ratios", "sizes", "without_core"]
 
 VARIANTS = ("unpruned", "masked", "pruned")
 """The model as it was; with the outputs of the removed heads multiplied by zero; with these heads cut out."""
 
-CLOCKS = ("seconds", "cpu_seconds")
+Clock = Literal["seconds", "cpu_seconds"]
+CLOCKS: tuple[Clock, Clock] = ("seconds", "cpu_seconds")
 
 _ORDERS = [[VARIANTS[i] for i in order] for order in ((0, 1, 2), (2, 1, 0), (1, 2, 0), (0, 2, 1), (1, 0, 2), (2, 0, 1))]
 
@@ -125,7 +126,7 @@ def measure_times(
     return Times(pd.DataFrame(rows), attention)
 
 
-def ratios(times: Times, clock: Literal["seconds", "cpu_seconds"] = "seconds", level: float = 0.95) -> pd.DataFrame:
+def ratios(times: Times, clock: Clock = "seconds", level: float = 0.95) -> pd.DataFrame:
     """Time of the pruned and of the masked model over that of the unpruned one.
 
     Ratios are taken within a round, and averaged over rounds as logarithms (a geometric mean); the interval is that of
