@@ -36,7 +36,6 @@ def test_half_of_the_heads(smollm2: Any, tmp_path: Path) -> None:
     with smollm2.edit(gates(smollm2, keep)):
         written = smollm2.generate(batch, **options)
     assert torch.equal(pruned.generate(batch, **options), written)
-    pruned.module.to(torch.bfloat16)
     save_pruned(pruned, tmp_path / "pruned")
     again = interp.load(str(tmp_path / "pruned"))
     assert_same(output(again, tokens=tokens), output(pruned, tokens=tokens), 0)
