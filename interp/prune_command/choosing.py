@@ -89,7 +89,7 @@ def _gates(model: HookedModel, flags: Prune) -> pd.DataFrame:
     penalty = penalties[-1] if flags.penalty is None else flags.penalty
     if penalty not in penalties:
         raise UserError(f"{flags.run} has gates at the penalties {', '.join(map(str, penalties))}; got {penalty}")
-    return gates[gates["penalty"] == penalty]
+    return gates.loc[gates["penalty"] == penalty].copy()
 
 
 def _read_table(file: Path) -> pd.DataFrame:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from time import perf_counter, process_time
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import pandas as pd
@@ -113,7 +113,8 @@ def measure_times(
     with without_core(base) as attention, without_core(pruned):
         for batch_size, length in settings if watch is None else watch(settings, "batch sizes and lengths"):
             tokens = example_tokens(base, length, batch_size, seed).to(base.device)
-            _timed(base, tokens, min(new_tokens, 1)), _timed(pruned, tokens, min(new_tokens, 1))  # kernels, memory
+            for model in (base, pruned):  # builds kernels, touches memory
+                _timed(model, tokens, min(new_tokens, 1))
             for number in range(rounds):
                 for variant in _ORDERS[number % len(_ORDERS)]:
                     model = pruned if variant == "pruned" else base
@@ -139,12 +140,13 @@ def ratios(times: Times, clock: Clock = "seconds", level: float = 0.95) -> pd.Da
     keys = ["phase", "batch_size", "length"]
     rows = []
     for setting, part in times.seconds.groupby(keys, sort=False):
+        where: dict[str, Any] = dict(zip(keys, cast(tuple, setting), strict=True))
         by_variant = part.pivot(index="round", columns="variant", values=clock)
         for variant in VARIANTS[1:]:
-            logs = np.log(by_variant[variant] / by_variant[VARIANTS[0]]).to_numpy()
+            logs = np.log((by_variant[variant] / by_variant[VARIANTS[0]]).to_numpy())
             found = mean_interval(logs, level=level)
             rows.append({
-                **dict(zip(keys, setting, strict=True)), "variant": variant, "ratio": np.exp(found.value),
+                **where, "variant": variant, "ratio": np.exp(found.value),
                 "ci_low": np.exp(found.low), "ci_high": np.exp(found.high), "n": int(found.n),
                 "seconds": by_variant[variant].median(), "seconds_unpruned": by_variant[VARIANTS[0]].median(),
             })  # fmt: skip

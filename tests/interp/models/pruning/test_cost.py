@@ -68,14 +68,14 @@ def test_times_of_three_variants_in_alternation() -> None:
     times = measure_times(model, pruned, batch_sizes=(1, 2), lengths=(8,), new_tokens=2, rounds=3)
     assert times.attention == "sdpa"
     assert len(times.seconds) == 2 * 2 * 3 * 3
-    assert (times.seconds[["seconds", "cpu_seconds"]] > 0).all(axis=None)
-    assert ratios(times, "cpu_seconds")["ratio"].notna().all()
+    assert (times.seconds[["seconds", "cpu_seconds"]].to_numpy() > 0).all()
+    assert np.isfinite(ratios(times, "cpu_seconds")["ratio"].to_numpy()).all()
     first = times.seconds.query("batch_size == 1 and phase == 'prompt'").groupby("round")["variant"].first()
-    assert first.nunique() == 3, "every round begins with another variant"
+    assert len(set(first.tolist())) == 3, "every round begins with another variant"
     table = ratios(times)
     assert set(table["variant"]) == {"masked", "pruned"}
-    assert (table["ci_low"] <= table["ratio"]).all()
-    assert (table["n"] == 3).all()
+    assert (table["ci_low"].to_numpy() <= table["ratio"].to_numpy()).all()
+    assert set(table["n"]) == {3}
     assert model.module.config._attn_implementation == "interp"
     assert not any(site.projections["output"]._forward_pre_hooks for site in model.sites)
 
@@ -88,7 +88,7 @@ def test_times_of_other_kinds(family: str) -> None:
     times = measure_times(model, pruned, batch_sizes=(1,), lengths=(6,), new_tokens=2, rounds=1)
     assert times.attention == ("interp" if family == "gemma2" else "sdpa")
     assert set(times.seconds["phase"]) == ({"prompt"} if family == "bert" else {"prompt", "decoding"})
-    assert ratios(times)["ci_low"].isna().all(), "one round has no interval"
+    assert np.isnan(ratios(times)["ci_low"].to_numpy()).all(), "one round has no interval"
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "gpt2", "t5", "bert"])

@@ -97,7 +97,7 @@ def test_generation_without_padding_is_what_a_pass_over_all_tokens_says(family: 
 
 
 @given(data=st.data())
-@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=(HealthCheck.too_slow, HealthCheck.data_too_large))
 def test_any_set_of_heads_of_grouped_keys(data: st.DataObject) -> None:
     n_kv = data.draw(st.integers(1, 3), label="kv heads")
     group = data.draw(st.integers(1, 4), label="group")
@@ -174,13 +174,14 @@ def test_edits_and_gradients_reach_heads_of_uneven_groups() -> None:
     further = {"blocks.1.attn": (3, 4), "blocks.2.attn": (0, 1)}
     renumbered = {"blocks.1.attn": (1, 2), "blocks.2.attn": (0, 1)}
     assert_same(gated(pruned, renumbered, tokens=tokens()), gated(model, further, tokens=tokens()))
+    found = []
     for one, heads in ((pruned, (0, 1, 2)), (model, keep["blocks.1.attn"])):
         gate = torch.ones(3, dtype=torch.float64, requires_grad=True)
         edit = type(gates(model, keep))({("blocks.1.attn", head): gate[i] for i, head in enumerate(heads)})
         closed = [] if one is pruned else [gates(model, keep)]
-        one.run(tokens(), edits=[*closed, edit], grad=True).logits.square().sum().backward()
-        MODELS["gradient", one is pruned] = gate.grad
-    torch.testing.assert_close(MODELS["gradient", True], MODELS["gradient", False])
+        one.run(tokens(), edits=[*closed, edit], grad=True).output[0].square().sum().backward()
+        found.append(gate.grad)
+    torch.testing.assert_close(*found)
 
 
 def test_hooks_see_each_kv_head_once() -> None:
@@ -211,7 +212,7 @@ def test_float32_bfloat16_and_gradients_of_parameters() -> None:
         pruned = prune(model, keep)
         assert pruned.dtype is dtype
         assert_same(output(pruned, tokens=tokens()), wanted, share * float(wanted.abs().max()))
-        pruned.run(tokens(), grad=True).logits.sum().backward()
+        pruned.run(tokens(), grad=True).output[0].sum().backward()
         assert all(parameter.grad is not None for parameter in pruned.module.parameters())
 
 
@@ -230,11 +231,11 @@ def test_names_of_the_heads_in_the_base_survive_several_prunings() -> None:
 
 
 def test_heads_that_do_nothing_may_go() -> None:
-    planted = plant([previous_token(writes="previous"), uniform()], [induction(), uniform()])
+    planted: Any = plant([previous_token(writes="previous"), uniform()], [induction(), uniform()])
     model = planted.model
     useless = [head for head, kind in planted.kinds.items() if kind == "uniform"]
     assert useless
-    batch = torch.randint(model.d_vocab or 0, (3, 16), generator=torch.Generator().manual_seed(0))
+    batch = torch.randint(model.d_vocab, (3, 16), generator=torch.Generator().manual_seed(0))
     pruned = prune(model, kept_after(model, useless))
     assert_same(output(pruned, tokens=batch), output(model, tokens=batch), 1e-6)
     broken = prune(model, kept_after(model, [head for head, kind in planted.kinds.items() if kind == "induction"]))
@@ -242,7 +243,8 @@ def test_heads_that_do_nothing_may_go() -> None:
 
 
 def test_real_models(minilm: Any) -> None:
-    for model in (minilm, interp.load("tiny-2l")):
+    tiny: Any = interp.load("tiny-2l")
+    for model in (minilm, tiny):
         batch = {"tokens": torch.randint(1000 if model is minilm else 3, model.d_vocab, (2, 24),
                  generator=torch.Generator().manual_seed(0))}  # fmt: skip
         keep = kept_at_random(model, seed=1)

@@ -37,7 +37,7 @@ def test_half_of_the_heads(smollm2: Any, tmp_path: Path) -> None:
         written = smollm2.generate(batch, **options)
     assert torch.equal(pruned.generate(batch, **options), written)
     save_pruned(pruned, tmp_path / "pruned")
-    again = interp.load(str(tmp_path / "pruned"))
+    again: Any = interp.load(str(tmp_path / "pruned"))
     assert_same(output(again, tokens=tokens), output(pruned, tokens=tokens), 0)
     assert again.tokenizer("a word")["input_ids"] == smollm2.tokenizer("a word")["input_ids"]
 
