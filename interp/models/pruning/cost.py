@@ -18,6 +18,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from interp.errors import UserError
 from interp.models.hooked import HookedModel
 from interp.models.inputs import example_tokens
+from interp.models.pruning.cutting import numbers_in_base
 from interp.models.pruning.loading import check_base
 from interp.statistics import mean_interval
 
@@ -100,7 +101,7 @@ def measure_times(
     of those that follow (from the end of one to the end of the next).
 
     Args:
-        base: the model that ``pruned`` was cut from. pruned: the smaller one.
+        base: the model that ``pruned`` was cut from, which may have been pruned before. pruned: the smaller one.
         new_tokens: how many tokens decoding is measured on; 0 leaves decoding out.
         watch: shows progress: takes the settings that are gone through and what they are, and hands them on.
 
@@ -189,6 +190,9 @@ def _check(
     if "pruning" not in pruned.info:
         raise UserError(f"{pruned.info.get('name')} was not pruned, so there is nothing to compare it with")
     check_base(pruned.info["pruning"], base)
+    for site in base.sites:
+        if not {*pruned.info["pruning"]["sites"][site.name]["kept"]} <= {*numbers_in_base(base, site)}:
+            raise UserError(f"{pruned.info.get('name')} keeps heads of {site.name} that the other model has lost")
     if min([*batch_sizes, *lengths, rounds, new_tokens + 1], default=0) < 1:
         raise UserError(
             f"batch sizes, lengths and rounds are at least 1, new tokens at least 0; got {list(batch_sizes)}, "
@@ -270,9 +274,9 @@ def _masked(base: HookedModel, pruned: HookedModel) -> Iterator[None]:
     """The removed heads' outputs multiplied by zero before W_O, as masks of heads do it."""
     with ExitStack() as stack:
         for site in base.sites:
-            kept = pruned.info["pruning"]["sites"][site.name]
-            mask = torch.zeros(site.n_heads, dtype=base.dtype, device=base.device)
-            mask[[] if kept["silent"] else kept["kept"]] = 1
+            left = pruned.info["pruning"]["sites"][site.name]
+            open_heads = [not left["silent"] and number in left["kept"] for number in numbers_in_base(base, site)]
+            mask = torch.tensor(open_heads, dtype=base.dtype, device=base.device)
             stack.callback(_multiply(site.projections["output"], mask.repeat_interleave(site.d_head)).remove)
         yield
 

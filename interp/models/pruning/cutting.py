@@ -22,7 +22,7 @@ from interp.models.pruning import slicing
 from interp.models.pruning.heads import Kept, kept_by_site
 from interp.models.sites import AttentionSite
 
-__all__ = ["PruningError", "attentions_of", "cut_sites", "hook_again", "prune", "silent_sites"]
+__all__ = ["PruningError", "cut_sites", "hook_again", "numbers_in_base", "prune"]
 
 
 class PruningError(UserError):
@@ -170,6 +170,12 @@ def described(
 
 
 _BASE = ("name", "revision", "weights_sha256", "quantisation", "source", "architecture")
+
+
+def numbers_in_base(model: HookedModel, site: AttentionSite) -> list[int]:
+    """Which heads of the base the heads of a site are: themselves, where the model was not pruned."""
+    pruning = model.info.get("pruning")
+    return list(range(site.n_heads)) if pruning is None else list(pruning["sites"][site.name]["kept"])
 
 
 def pruned_sha256(pruning: Mapping[str, Any]) -> str:

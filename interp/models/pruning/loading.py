@@ -63,12 +63,13 @@ def load_base(folder: str | Path, **options: Any) -> HookedModel:
 
 
 def check_base(described: Mapping[str, Any], model: HookedModel) -> None:
-    """Whether a model is the base of a pruned one.
+    """Whether a model is the base of a pruned one, or was pruned from that base itself.
 
     Raises:
-        UserError: its weights have another hash.
+        UserError: the base's weights have another hash.
     """
-    wanted, found = described["base"]["weights_sha256"], model.info.get("weights_sha256")
+    of_model = model.info.get("pruning", {}).get("base", model.info)
+    wanted, found = described["base"]["weights_sha256"], of_model.get("weights_sha256")
     if wanted != found:
         raise UserError(
             f"the base does not match: these heads were cut out of {described['base']['name']} with weights of SHA-256 "

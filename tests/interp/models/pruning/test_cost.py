@@ -13,7 +13,7 @@ from interp.models.pruning import prune
 from interp.models.pruning.cost import Times, _masked, measure_times, ratios, sizes, without_core
 from interp.models.transformer import Transformer, TransformerConfig
 from tests.families import load, make, tokens
-from tests.interp.models.pruning.gated import assert_same, gated, kept_at_random
+from tests.interp.models.pruning.gated import assert_same, gated, kept_at_random, output
 
 KEEP = {"blocks.0.attn": (0, 1, 3), "blocks.1.attn": (4, 5), "blocks.2.attn": ()}
 
@@ -103,6 +103,18 @@ def test_masked_and_pruned_without_the_core_compute_the_same(family: str) -> Non
         assert_same(pruned.module(**arguments)[0], wanted, 1e-8)
         with _masked(model, pruned):
             assert_same(model.module(**arguments)[0], wanted, 1e-8)
+
+
+def test_a_model_that_was_pruned_before_may_be_the_larger_one() -> None:
+    model = load(make("llama", dtype=torch.float64), verify=False)
+    once, other = prune(model, {0: (1, 2, 4, 5)}), prune(model, {0: (0, 1)})
+    twice = prune(once, {0: (0, 3), 1: ()})
+    with torch.no_grad(), _masked(once, twice):
+        masked = output(once, tokens=tokens())
+    assert_same(output(twice, tokens=tokens()), masked)
+    measure_times(once, twice, batch_sizes=(1,), lengths=(6,), new_tokens=0, rounds=1)
+    with pytest.raises(UserError, match="keeps heads of blocks.0.attn that the other model has lost"):
+        measure_times(once, other)
 
 
 @pytest.mark.parametrize("family", ["llama", "qwen3", "gemma3", "gpt2", "t5", "bart"])
