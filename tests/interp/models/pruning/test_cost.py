@@ -113,7 +113,7 @@ def test_a_model_that_was_pruned_before_may_be_the_larger_one() -> None:
         masked = output(once, tokens=tokens())
     assert_same(output(twice, tokens=tokens()), masked)
     measure_times(once, twice, batch_sizes=(1,), lengths=(6,), new_tokens=0, rounds=1)
-    with pytest.raises(UserError, match="keeps heads of blocks.0.attn that the other model has lost"):
+    with pytest.raises(UserError, match=r"keeps heads of blocks\.0\.attn that the other model has lost"):
         measure_times(once, other)
 
 
