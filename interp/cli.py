@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
@@ -21,6 +22,7 @@ import interp
 from interp.errors import RunFolderError, UsageError, UserError
 from interp.flags import (
     Page,
+    Prune,
     Report,
     Running,
     Verdict,
@@ -57,6 +59,7 @@ usage: interp COMMAND ...
   interp doctor MODEL [flags]         what goes wrong silently in its attention, check by check; for CI: --fail-on
   interp list                         the analyses that are installed
   interp page RUN                     draw the page of a finished run again
+  interp prune MODEL --out FOLDER     cut heads out of a model and save the smaller one
   interp --version
 
 Each command explains its flags: interp report --help, interp run ANALYSIS --help.
@@ -96,6 +99,8 @@ def _dispatch(argv: list[str]) -> int:
             return _run_named(rest, ["interp", *argv])
         case "doctor":
             return _doctor(rest, ["interp", *argv])
+        case "prune":
+            return _prune(parse(Prune, rest, prog="interp prune"))
         case "page":
             return _page(parse(Page, rest, prog="interp page"))
         case "list":
@@ -216,6 +221,13 @@ def _page(flags: Page) -> int:
             f"{flags.run} has no finished analysis to draw; `interp report MODEL --out {flags.run}` makes one"
         )
     _say(find_page()(folder.path))
+    return 0
+
+
+def _prune(flags: Prune) -> int:
+    carry_out = import_module("interp.prune_command").carry_out  # which needs torch
+    with memory_advice(("batch_size", "length")):
+        _say(carry_out(flags, _say))
     return 0
 
 

@@ -71,6 +71,102 @@ class Report:
 
 
 @dataclass(frozen=True)
+class Prune:
+    """Cut heads out of a model and save the smaller model: docs/pruning.md."""
+
+    model: Annotated[Positional[str], arg(metavar="MODEL", help=MODEL_HELP)]
+    out: Annotated[Path, arg(metavar="FOLDER")]
+    """A new folder for the pruned model."""
+    keep: Annotated[float | None, arg(metavar="SHARE")] = None
+    """The share of all heads that stays, above 0 and at most 1."""
+    per_layer: Annotated[int | None, arg(metavar="NUMBER")] = None
+    """How many heads stay in each layer."""
+    heads: Annotated[str | None, arg(metavar="L3H4,L5H0")] = None
+    """Which heads go; where layers have several kinds of attention, SITE.H4 (decoder_blocks.0.cross_attn.H4)."""
+    by: Literal["importance", "gates", "weight_norm", "random"] = "importance"
+    """What decides which heads go first: the lowest importance for the loss on text (Michel et al. 2019), learned gates
+    (Voita et al. 2019) of a finished run (--run), the smallest W_V W_O, or chance."""
+    run: Annotated[Path | None, arg(metavar="RUN")] = None
+    """The run folder whose `head-pruning` has trained gates. By itself, heads whose gate is open stay; with --keep or
+    --per-layer, those whose gates are most likely open."""
+    penalty: Annotated[float | None, arg(metavar="LAMBDA")] = None
+    """At which of the run's penalties the gates are taken. None: the highest."""
+    scores: Annotated[Path | None, arg(metavar="FILE")] = None
+    """Scores of one's own: a .parquet or .csv table with the columns site, head and --column; the lowest go first."""
+    column: Annotated[str, arg(metavar="NAME")] = "importance"
+    """The column of --scores that says what a head is worth."""
+    uniform: bool = False
+    """Keep all layers and groups alike, so that the result is a checkpoint that transformers loads by itself."""
+    without_weights: bool = False
+    """Save which heads stay and no weights: they are cut out of the same model again when the folder is loaded."""
+    recover: Annotated[int, arg(metavar="STEPS")] = 0
+    """Steps of fine-tuning after the pruning."""
+    learning_rate: Annotated[float, arg(metavar="RATE")] = 1e-4
+    """Of the fine-tuning, at its highest."""
+    text: Annotated[str | None, arg(metavar="FILE")] = None
+    """The text to score, fine-tune and report on: txt, jsonl, npy or a hub data set. None: the sample that comes
+    along."""
+    sequences: int = 32
+    """Windows of text to score on, and as many others to report the loss on."""
+    length: int = 128
+    """Tokens of a window."""
+    batch_size: int = 8
+    """Windows of one pass, and of one step of fine-tuning."""
+    times: bool = False
+    """Measure time, pruned and masked against unpruned."""
+    batch_sizes: tuple[int, ...] = (1, 8)
+    """Sequences at once, where time is measured."""
+    lengths: tuple[int, ...] = (128, 512)
+    """Tokens of a prompt, where time is measured; FLOPs are counted at the longest."""
+    rounds: int = 7
+    """Rounds of the measurement."""
+    seed: int = 0
+    """Of the text's draw, the random order and the fine-tuning."""
+    device: Annotated[str | None, arg(metavar="DEVICE")] = None
+    """Where the model runs: cpu, cuda, cuda:1, mps; auto spreads it over all GPUs. None: the CPU."""
+    dtype: Annotated[str | None, arg(metavar="DTYPE")] = None
+    """The weights' type: float32, bfloat16, float16 or float64. None: as they were saved."""
+    trust_remote_code: bool = False
+    """Let a hub model run the Python code that comes with it."""
+    resume: bool = False
+    """Go on with an interrupted pruning into the same folder."""
+    force: bool = False
+    """Forget an interrupted pruning into the same folder, and start again. A finished one is never overwritten."""
+    debug: bool = False
+    """Show the traceback of an error."""
+
+    def __post_init__(self) -> None:
+        asked = sum(given is not None for given in (self.keep, self.per_layer, self.heads))
+        if asked > 1 or (asked == 0 and self.by != "gates"):
+            raise UsageError(
+                "how many heads stay is said by --keep SHARE or --per-layer N; or which go, by --heads L3H4,…"
+            )
+        if (self.by == "gates") != (self.run is not None) or (self.penalty is not None and self.run is None):
+            raise UsageError(
+                "--by gates takes the gates of a finished run: --run RUN, and --penalty to choose among them"
+            )
+        if self.run is not None and (self.heads is not None or self.scores is not None):
+            raise UsageError("--by gates says which heads stay, and so do --heads and --scores: give one of them")
+        if self.keep is not None and not 0 < self.keep <= 1:
+            raise UsageError(f"--keep is the share of heads that stays, above 0 and at most 1; got {self.keep}")
+        if self.resume and self.force:
+            raise UsageError("--resume goes on with what was interrupted and --force starts again: give one of them")
+        if self.without_weights and (self.uniform or self.recover):
+            raise UsageError("--without-weights saves which heads stay alone: not with --uniform, nor with --recover")
+        if self.recover < 0 or not self.learning_rate > 0:
+            raise UsageError("--recover is at least 0 and --learning-rate above 0")
+        least = {"sequences": self.sequences, "batch_size": self.batch_size, "length": self.length - 1}
+        if low := [name for name, value in least.items() if value < 1]:
+            raise UsageError(f"--{low[0].replace('_', '-')} {getattr(self, low[0])} is too small")
+
+    @property
+    def needs_text(self) -> bool:
+        """Whether heads are scored on text, or the model is trained on it."""
+        scored = self.heads is None and self.scores is None and self.by == "importance"
+        return scored or self.recover > 0 or self.text is not None
+
+
+@dataclass(frozen=True)
 class Page:
     """Draw the page of a finished run again, from its saved tables alone."""
 

@@ -50,12 +50,12 @@ UNITS = {
     "score_deviation": "standard deviation",
     "softmax_jacobian": "Frobenius norm",
     "told_by_position": "total variation",
+    "importance": "normalised by layer",
+    "first_order_zero": "metric's unit",
+    "first_order_resample": "metric's unit",
+    "integrated_zero": "metric's unit",
+    "weight_norm": "Frobenius norm",
 }
-UNITS = {
-    "entropy": "nats", "expected_distance": "tokens", "copying": "−1 to 1", "copying_eigenvalues": "−1 to 1",
-    "importance": "normalised by layer", "first_order_zero": "metric's unit", "first_order_resample": "metric's unit",
-    "integrated_zero": "metric's unit", "weight_norm": "Frobenius norm",
-}  # fmt: skip
 DATA = {
     "repeated": "repeated random tokens",
     "unrepeated": "unrepeated random tokens",

@@ -210,7 +210,9 @@ class HookedModel:
 
         Never compiled, as transformers does with a static cache on a GPU: edits and hooks come and go.
         """
-        return self.module.generate(*args, **{"disable_compile": True, **kwargs})  # type: ignore[operator]
+        if hasattr(self.module, "generation_config"):
+            kwargs = {"disable_compile": True, **kwargs}
+        return self.module.generate(*args, **kwargs)  # type: ignore[operator]
 
     @contextlib.contextmanager
     def edit(self, *edits: Edit) -> Iterator[HookedModel]:

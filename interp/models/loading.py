@@ -22,6 +22,7 @@ from interp.models.hooked import HookedModel
 from interp.models.huggingface import hook
 from interp.models.module import hook_module
 from interp.models.projections import Declaration
+from interp.models.pruned_folder import is_pruned
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -120,6 +121,8 @@ def _by_name(
     name: str, revision: str | None, device: Any, dtype: Any, trust_remote_code: bool,
     tokenizer: PreTrainedTokenizerBase | None, declarations: Sequence[Declaration], from_pretrained: dict[str, Any],
 ) -> HookedModel:  # fmt: skip
+    if (pruned := _pruned(name, revision, device, dtype, trust_remote_code, tokenizer, from_pretrained)) is not None:
+        return pruned
     checkpoint = locate(name, revision=revision)
     info = {
         "name": checkpoint.name,
@@ -138,6 +141,24 @@ def _by_name(
     return hook(
         loaded.model, tokenizer=tokenizer or loaded.tokenizer, info=info,
         output_head_loaded=loaded.output_head_loaded, declarations=declarations,
+    )  # fmt: skip
+
+
+def _pruned(
+    name: str, revision: str | None, device: Any, dtype: Any, trust_remote_code: bool,
+    tokenizer: PreTrainedTokenizerBase | None, from_pretrained: dict[str, Any],
+) -> HookedModel | None:  # fmt: skip
+    """The model in a folder that was saved by `interp.models.pruning`; None for any other name."""
+    folder = Path(name).expanduser()
+    if not is_pruned(folder):
+        return None
+    from interp.models.pruning.loading import load_pruned
+
+    if revision is not None:
+        raise UserError(f"a revision is for hub models; {name} is on this machine, and {revision!r} was asked for")
+    return load_pruned(
+        folder, name, device=device, dtype=dtype, trust_remote_code=trust_remote_code, tokenizer=tokenizer,
+        from_pretrained=from_pretrained,
     )  # fmt: skip
 
 
