@@ -1,7 +1,7 @@
-"""Every pair of heads compared on one sequence, beside its forward pass: ``python -m benchmarks.divergences FOLDER LENGTH``.
+"""Every pair of heads compared on one sequence, beside its forward pass.
 
-Plain forward pass, divergences of all rows, and the same without the first position, in turn. Writes the times as a
-line of JSON.
+``python -m benchmarks.divergences FOLDER LENGTH``: plain forward pass, divergences of all rows, and the same without
+the first position, in turn. Writes the times as a line of JSON.
 """
 
 from __future__ import annotations
