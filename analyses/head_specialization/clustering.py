@@ -1,7 +1,7 @@
 """Heads in clusters and in two dimensions, from how far they are apart, and how stable the clusters are."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -72,8 +72,8 @@ def embedding(matrix: NDArray[np.float64], seed: int) -> tuple[NDArray[np.float6
     if matrix.max() < _NO_DISTANCE or len(matrix) < 3:
         apart = matrix[0] - matrix[0].mean()
         return np.stack([apart, np.zeros(len(matrix))], 1), 0.0
-    scaling = MDS(
-        2, metric="precomputed", init="classical_mds", n_init=1, max_iter=1000, normalized_stress=True,
+    scaling: Any = MDS(
+        2, metric="precomputed", init="classical_mds", n_init=1, max_iter=1000, normalized_stress=True,  # pyright: ignore[reportArgumentType]: its types are read off a default
         random_state=seed,
     )  # fmt: skip
     places = scaling.fit_transform(matrix)

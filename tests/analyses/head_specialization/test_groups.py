@@ -129,7 +129,8 @@ def test_redundant_heads_are_below_the_threshold_with_and_without_the_sink() -> 
     apart: Any = groups.redundant(compared(without=0.4), None, config)
     assert not apart["called"].any(), "both on the sink, but different without it"
     assert apart["value"].tolist() == pytest.approx([0.4] * len(apart))
-    assert not groups.redundant(compared(within=0.099, noise=0.05), None, config)["called"].any()
+    near: Any = groups.redundant(compared(within=0.099, noise=0.05), None, config)
+    assert not near["called"].any()
 
 
 def test_a_partner_found_on_one_half_is_judged_on_the_other() -> None:
