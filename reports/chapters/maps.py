@@ -1,5 +1,7 @@
 """Layer x head maps of any analysis that scores heads."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -29,8 +31,8 @@ def map_plate(reading: Reading, name: str, of: tuple[str, str, str], outlined: p
     return Plate(name, title, caption, figure, (Rows("heads", {"metric": metric, "data": data}),))
 
 
-def maps_plate(reading: Reading, name: str) -> Plate | None:
-    """Small maps of every score of the table ``heads``, up to twelve."""
+def maps_plate(reading: Reading, name: str, metrics: Sequence[str] = (), title: str = "") -> Plate | None:
+    """Small maps of every score of the table ``heads``, or of some metrics in their order, up to twelve."""
     heads = reading.heads
     wanted = [
         (stack, str(metric), str(data), rows)
@@ -38,6 +40,8 @@ def maps_plate(reading: Reading, name: str) -> Plate | None:
         for (metric, data), rows in reading.stack(heads, stack).groupby(["metric", "data"], sort=False)  # pyright: ignore[reportGeneralTypeIssues]: two keys
         if data != "unrepeated" and len(rows.dropna(subset="value"))  # the control of what is drawn
     ]
+    if metrics:
+        wanted = sorted((each for each in wanted if each[1] in metrics), key=lambda each: metrics.index(each[1]))
     if not wanted:
         return None
 
@@ -52,7 +56,7 @@ def maps_plate(reading: Reading, name: str) -> Plate | None:
     more = f" {len(wanted) - _MOST} further scores are in the table." if len(wanted) > _MOST else ""
     return Plate(
         name,
-        "Every score, head by head",
+        title or "Every score, head by head",
         "Shares of attention run from 0; copying runs from −1 (never) over chance (−0.92) to 1; by eigenvalues, 0 is "
         f"in the middle. Hatched: not defined. Each map has its own scale.{more}",
         figure,
@@ -65,5 +69,5 @@ def _size(heads: pd.DataFrame) -> tuple[int, int]:
 
 
 def _title(stack: str, metric: str, data: str) -> str:
-    name = words.sentence_case(words.SHORT.get(metric, words.metric_name(metric)))
+    name = words.sentence_case(words.short_metric(metric))
     return f"{f'{stack}: ' if stack else ''}{name}\n{_ON.get(data, words.visible(data))}"
