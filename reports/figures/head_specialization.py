@@ -35,13 +35,17 @@ def by_layer(series: Mapping[str, pd.DataFrame], ax: Axes, metric: str) -> Axes:
                    rasterized=len(rows) > 1500)  # fmt: skip
         means = rows.groupby("layer")["value"].mean()
         ax.plot(means.index, means, color=colour, marker=marker, markersize=3.2, zorder=3, label=name or None,
-                linestyle="-" if index == 0 else (0, (5, 1.5)), markeredgecolor="white", markeredgewidth=0.4)  # fmt: skip
+                linestyle="-" if index == 0 else (0, (5, 1.5)), markeredgecolor="white",
+                markeredgewidth=0.4)  # fmt: skip
     chance = next(iter(series.values()))["chance"].dropna()
     if len(chance):
         ax.axhline(chance.max(), color=style.MUTED, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
-        ax.annotate("uniform attention", (1.0, chance.max()), xycoords=ax.get_yaxis_transform(), xytext=(0, 2),
-                    textcoords="offset points", ha="right", fontsize=style.SMALL, color=style.MUTED)  # fmt: skip
-    ax.set(xlabel="layer", ylabel=words.metric_axis(metric), ylim=(0, None), xlim=(-0.6, n_layers - 0.4))
+        ax.annotate("uniform", (1.0, chance.max()), xycoords=ax.get_yaxis_transform(), xytext=(3, 0),
+                    textcoords="offset points", va="center", fontsize=style.SMALL, color=style.MUTED,
+                    annotation_clip=False)  # fmt: skip
+    unit = words.UNITS.get(metric, "share of attention")
+    axis = f"{words.short_metric(metric)}\n({unit})"
+    ax.set(xlabel="layer", ylabel=axis, ylim=(0, None), xlim=(-0.6, n_layers - 0.4))
     ax.xaxis.get_major_locator().set_params(integer=True)
     if len(series) > 1:
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, handlelength=1.8, borderaxespad=0.1)
@@ -58,7 +62,8 @@ def embedding_by_kind(groups: pd.DataFrame, ax: Axes, kinds: Mapping[tuple[str, 
     for kind in [kind for kind in KINDS if kind in set(named)]:
         some = groups.loc[[each == kind for each in named]]
         ax.scatter(some["x"], some["y"], s=1.3 * size, color=style.KIND_COLOURS[kind], linewidth=0.4, zorder=3,
-                   marker=style.KIND_MARKERS[kind], edgecolor="white", label=words.KINDS[kind].removesuffix(" head"))  # fmt: skip
+                   marker=style.KIND_MARKERS[kind], edgecolor="white",
+                   label=words.KINDS[kind].removesuffix(" head"))  # fmt: skip
     return _plane(ax, groups)
 
 
@@ -99,7 +104,8 @@ def relations(table: pd.DataFrame, ax: Axes) -> Axes:
             part, of = rows.loc[some], style.KIND_COLOURS["syntactic"] if called else style.MUTED
             spans = [part["accuracy"] - part["ci_low"], part["ci_high"] - part["accuracy"]]
             ax.errorbar(part["accuracy"], places[some], xerr=np.clip(spans, 0, None), fmt="o", color=of, markersize=5,
-                        elinewidth=1.1, markeredgecolor="white" if called else of, markeredgewidth=0.5 if called else 1.1,
+                        elinewidth=1.1, markeredgecolor="white" if called else of,
+                        markeredgewidth=0.5 if called else 1.1,
                         markerfacecolor=of if called else "white", zorder=4, label=name)  # fmt: skip
     ax.scatter(rows["baseline"], places, marker="|", s=70, color=style.INK, linewidth=1.4, zorder=3,
                label="best fixed offset")  # fmt: skip
@@ -145,7 +151,8 @@ def stability(table: pd.DataFrame, ax: Axes) -> Axes:
         places = np.array([metrics.index(metric) for metric in rows["metric"]]) + off
         spans = np.clip([rows["spearman"] - rows["ci_low"], rows["ci_high"] - rows["spearman"]], 0, None)
         ax.errorbar(rows["spearman"], places, xerr=np.nan_to_num(spans), fmt=marker, color=colour, markersize=4.2,
-                    elinewidth=1, markeredgecolor="white", markeredgewidth=0.4, label=f"two {between}", zorder=3)  # fmt: skip
+                    elinewidth=1, markeredgecolor="white", markeredgewidth=0.4, label=f"two {between}",
+                    zorder=3)  # fmt: skip
     ax.set_yticks(range(len(metrics)), [words.short_metric(metric) for metric in metrics])
     ax.axvline(1, color=style.MUTED, linewidth=0.7)
     low = min(0.0, float(np.nanmin(table["ci_low"])) if table["ci_low"].notna().any() else 0.0)
@@ -177,7 +184,8 @@ def _beside(ax: Axes, rows: pd.DataFrame) -> None:
         shown += [f"{row['possible']:.0%}"] if causal else []
         for (x, _, side), text in zip(heads, shown, strict=True):
             ax.text(x, place, text, transform=across, va="center", ha=side, fontsize=style.SMALL,
-                    color=style.INK if text is name else style.MUTED, url=f"#{name}" if text is name else None)  # fmt: skip
+                    color=style.INK if text is name else style.MUTED,
+                    url=f"#{name}" if text is name else None)  # fmt: skip
 
 
 def _point_size(n: int) -> float:

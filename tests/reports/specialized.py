@@ -66,7 +66,17 @@ def planted(model: Model) -> dict[Head, list[str]]:
     """What each head is called; sinks late, neighbours early, as in trained models."""
     random = np.random.default_rng(1)
     early = ["previous_token", "current_token", "duplicate_token", "positional", "broad", "separator"]
-    late = ["sink", "sink", "sink", "induction", "syntactic", "coreference", "bracket_matching", "rare_word", "redundant"]
+    late = [
+        "sink",
+        "sink",
+        "sink",
+        "induction",
+        "syntactic",
+        "coreference",
+        "bracket_matching",
+        "rare_word",
+        "redundant",
+    ]
     found: dict[Head, list[str]] = {}
     for head in model.heads:
         if random.random() > model.share:
@@ -156,7 +166,20 @@ def _kinds(model: Model, called: dict[Head, list[str]], random: np.random.Genera
             detail = {"positional": "-2", "syntactic": "det dependent→head", "redundant": f"L{head[1]}H0"}.get(kind, "")
             why = f"{value:.3f}, {'above' if is_called else 'not above'} {threshold}"
             rows.append(
-                (*head, kind, METRIC_OF[kind], detail, value, value - 0.03, threshold, 0.03, 0.01, 0.001, is_called, why)
+                (
+                    *head,
+                    kind,
+                    METRIC_OF[kind],
+                    detail,
+                    value,
+                    value - 0.03,
+                    threshold,
+                    0.03,
+                    0.01,
+                    0.001,
+                    is_called,
+                    why,
+                )
             )
     names = ["site", "layer", "head", "kind", "metric", "detail", "value", "simultaneous_low", "threshold", "chance",
              "control", "p_corrected", "called", "reason"]  # fmt: skip
@@ -270,7 +293,8 @@ def _groups(
             first, second = first[:40_000], second[:40_000]
         jsd = np.clip(np.hypot(*(places[first] - places[second]).T), 0, 0.69)
         ends = {f"{name}_{side}": np.array([head[i] for head in heads])[index]
-                for side, index in (("a", first), ("b", second)) for i, name in enumerate(("site", "layer", "head"))}  # fmt: skip
+                for side, index in (("a", first), ("b", second))
+                for i, name in enumerate(("site", "layer", "head"))}  # fmt: skip
         pairs.append(
             pd.DataFrame(
                 {**ends, "jsd": jsd, "ci_low": 0.9 * jsd, "ci_high": 1.1 * jsd, "jsd_without_sink": jsd, "n": 12}
@@ -318,7 +342,7 @@ def result(model: Model, name: str = "tiny-lantern") -> Result:
         "device": "cpu",
     }  # fmt: skip
     config = {"beginning": "token", "treebank": "en_ewt-dev.conllu", "budget": "report", "seed": 0,
-              **{"sink_epsilon": 0.3, "positional_share": 0.9, "syntactic_margin": 0.1}}  # fmt: skip
+              "sink_epsilon": 0.3, "positional_share": 0.9, "syntactic_margin": 0.1}  # fmt: skip
     inputs = {
         "text": {"what": "36 sequences of 128 tokens from 12 documents of the sample text.", "sha256": "0" * 64},
         "treebank": {"what": "600 sentences of en_ewt-dev.conllu.", "sha256": "1" * 64},
