@@ -115,11 +115,18 @@ def short_metric(metric: str) -> str:
     return _named({**METRICS, **SHORT}, metric)
 
 
-def _named(names: Mapping[str, str], metric: str) -> str:
+def twin_of(metric: str) -> tuple[str, str]:
+    """The metric that a metric is a twin of, and how it differs: ``("entropy", "norm-weighted")``; else '' for how."""
     for suffix, twin in _TWINS.items():
-        if metric.endswith(suffix) and metric not in names:
-            return f"{_named(names, metric.removesuffix(suffix))}, {twin}"
-    return names.get(metric, str(metric).replace("_", " "))
+        if metric.endswith(suffix) and metric not in METRICS:
+            return metric.removesuffix(suffix), twin
+    return metric, ""
+
+
+def _named(names: Mapping[str, str], metric: str) -> str:
+    plain, twin = twin_of(metric)
+    name = names.get(plain, str(plain).replace("_", " "))
+    return f"{name}, {twin}" if twin else name
 
 
 def metric_axis(metric: str) -> str:

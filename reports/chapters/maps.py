@@ -69,5 +69,7 @@ def _size(heads: pd.DataFrame) -> tuple[int, int]:
 
 
 def _title(stack: str, metric: str, data: str) -> str:
-    name = words.sentence_case(words.short_metric(metric))
-    return f"{f'{stack}: ' if stack else ''}{name}\n{_ON.get(data, words.visible(data))}"
+    plain, twin = words.twin_of(metric)
+    name = words.sentence_case(words.short_metric(plain))
+    on = _ON.get(data, words.visible(data))
+    return f"{f'{stack}: ' if stack else ''}{name}\n{f'{twin}, {on}' if twin else on}"

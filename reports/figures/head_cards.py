@@ -13,7 +13,7 @@ from reports import style, words
 
 _LINE = 0.118  # inches of a token
 _LEAST_EDGE = 0.08  # weight from which an edge is drawn
-_SIDE, _SENTENCE = 1.95, 1.75  # inches: the column of numbers, a sentence
+_SIDE, _SENTENCE = 2.2, 1.7  # inches: the column of numbers, a sentence
 
 
 class Sentence(NamedTuple):
@@ -34,7 +34,8 @@ def card(
         distances: rows of ``distances`` of the head; empty where distances mean nothing.
         sentences: up to three.
     """
-    colour = style.KIND_COLOURS.get(kind, style.ACCENT)
+    # the greys of sinks are kept for edges to the first position
+    colour = style.ACCENT if kind in ("sink", "separator") else style.KIND_COLOURS.get(kind, style.ACCENT)
     tallest = max((len(each.tokens) for each in sentences), default=0)
     height = max(0.62 + _LINE * tallest, 0.55 + 0.3 * len(facts) + (1.25 if len(distances) else 0.0))
     width = _SIDE + _SENTENCE * max(len(sentences), 1)
@@ -47,7 +48,7 @@ def card(
     if len(distances):
         top = height - 0.36 - 0.3 * len(facts) - 0.22
         tall = min(0.8, top - 0.45)
-        ax = figure.add_axes((0.42 / width, (top - tall) / height, (_SIDE - 0.72) / width, tall / height))
+        ax = figure.add_axes((0.42 / width, (top - tall) / height, 1.25 / width, tall / height))
         distance_profile(distances, ax, colour)
     for index, each in enumerate(sentences):
         tall = _LINE * len(each.tokens)

@@ -13,7 +13,8 @@ from reports.figures.text import text_view
 _CARDS = 6
 _SENTENCES = 3
 _FACTS = (
-    ("entropy", "text"), ("expected_distance", "text"), ("first_position", "text"), ("copying_eigenvalues", "weights"),
+    ("entropy", "text"), ("expected_distance", "text"), ("first_position", "text"), ("first_position_norm", "text"),
+    ("copying_eigenvalues", "weights"),
 )  # fmt: skip
 _PLAIN = ("sink", "broad", "redundant")  # kinds whose pattern tells little
 
@@ -114,9 +115,7 @@ def _facts(reading: Reading, head: Row, kinds: list[Row]) -> list[tuple[str, str
         unit = words.UNITS.get(metric, "")
         size = words.measured(score["value"], score["ci_low"], score["ci_high"])
         value = f"{size} {unit}" if unit in ("nats", "tokens") else size
-        weighted = reading.score(f"{metric}_norm", data, head) if metric == "first_position" else None
-        value += "" if weighted is None else f"; norm-weighted {words.number(weighted['value'])}"
-        told.append((words.metric_name(metric), value))
+        told.append((words.short_metric(metric), value))
     return told
 
 

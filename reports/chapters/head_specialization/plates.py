@@ -192,7 +192,8 @@ def _groups(reading: Reading, stack: str) -> Plate | None:
 
 def groups_figure(table: pd.DataFrame, kinds: dict[tuple[str, int, int], str]) -> Figure:
     """The same places three times, by kind, by group and by layer, each with its own legend below."""
-    side, gap, below, above = 2.26, 0.14, 1.12, 0.25
+    lines = max(-(-len(set(kinds.values())) // 2), 3)
+    side, gap, below, above = 2.26, 0.14, 0.15 + 0.125 * lines, 0.25
     width, height = 3 * side + 2 * gap + 0.06, above + side + below
     figure = style.blank(width, height)
     axes = [
@@ -207,7 +208,7 @@ def groups_figure(table: pd.DataFrame, kinds: dict[tuple[str, int, int], str]) -
     for ax, columns in zip(axes[:2], (2, 3), strict=True):
         if ax.get_legend_handles_labels()[0]:
             ax.legend(loc="upper left", bbox_to_anchor=(-0.03, -0.01), ncols=columns, handletextpad=0.1,
-                      columnspacing=0.9,                       fontsize=6.6, borderaxespad=0.2, labelspacing=0.3)  # fmt: skip
+                      columnspacing=0.9, fontsize=6.6, borderaxespad=0.2, labelspacing=0.3)  # fmt: skip
     bar = figure.add_axes(
         ((0.03 + 2 * (side + gap) + 0.1) / width, (below - 0.2) / height, (side - 0.2) / width, 0.07 / height)
     )
