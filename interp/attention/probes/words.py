@@ -49,9 +49,9 @@ class StrongestGroup(Probe):
         both_ways: also say, for each word, which other word attends to it most (Clark et al.'s other direction).
         earlier: the choice is among the words before.
 
-    Values: [batch, head, word, 2] of (strongest word or −1, its weight); both ways [batch, head, word, 4], also with the
-    word that attends to it most or −1, and that one's weight. Of equal weights the first word's counts. Queries and keys
-    must be the same tokens.
+    Values: [batch, head, word, 2] of (strongest word or −1, its weight); both ways [batch, head, word, 4], also with
+    the word that attends to it most or −1, and that one's weight. Of equal weights the first word's counts. Queries and
+    keys must be the same tokens.
     """
 
     groups: Int[Tensor, "#batch key"] | None = None
