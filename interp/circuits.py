@@ -11,6 +11,8 @@ where it acts on a sum: it changes no sign. Everything is computed in float64, a
 Sources: Elhage et al. 2021, A Mathematical Framework for Transformer Circuits; Olsson et al. 2022, arXiv:2209.11895.
 """
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Literal
@@ -18,12 +20,24 @@ from typing import Literal
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
+from interp.errors import UserError
+from interp.models import projections
 from interp.models.norms import Norm
 from interp.models.weights import Site, Weights, as_float64
 
-__all__ = ["Composition", "CopyingScores", "Site", "Weights", "composition", "copying_eigenvalues", "copying_logits"]
+__all__ = [
+    "Composition",
+    "CopyingScores",
+    "Site",
+    "Weights",
+    "composition",
+    "copying_eigenvalues",
+    "copying_logits",
+    "ov_norms",
+    "rotations",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +151,11 @@ class Composition:
     note: str = ""
 
 
-def composition(weights: Weights, into: Literal["query", "key", "value"]) -> Composition:
+def composition(
+    weights: Weights,
+    into: Literal["query", "key", "value"],
+    rotation: Float[Tensor, "d_head d_head"] | None = None,
+) -> Composition:
     """Composition of each head with each head of later layers (Elhage et al.).
 
     Into the key input: ‖W_OV¹ W_K² W_Q²ᵀ‖ / (‖W_OV¹‖ ‖W_K² W_Q²ᵀ‖); query: W_Q² W_Kᵀ² ; value: W_OV². Norms of d_head ×
@@ -147,10 +165,16 @@ def composition(weights: Weights, into: Literal["query", "key", "value"]) -> Com
 
     Only self-attention in pre-norm stacks. The position's part of scores (rotary, biases) and norms of queries and keys
     are not in W_QK: ``note``.
+
+    Args:
+        weights: of the model.
+        into: which input of the later head.
+        rotation: of a query, as `rotations` gives it: W_Q R W_Kᵀ takes the place of W_Q W_Kᵀ. None: no rotation, which
+            holds for a key at the query's own position.
     """
     sites = [site for site in weights.sites if site.kind == "self"]
     written = [_triangular(_values_in(site)) @ _values_out(site) for site in sites]
-    read = [_reading(site, into) for site in sites]
+    read = [_reading(site, into, rotation) for site in sites]
     numbers = torch.arange(sum(map(len, written))).split([len(heads) for heads in written])
     value = torch.full((sum(map(len, written)),) * 2, torch.nan, dtype=torch.float64)
     for (s, source), (t, target) in product(enumerate(sites), repeat=2):
@@ -161,6 +185,47 @@ def composition(weights: Weights, into: Literal["query", "key", "value"]) -> Com
     caveats += ["post-norm layers are left out"] if _has_post_norm(*sites) else []
     heads = tuple((site.path, site.layer, head) for site in sites for head in range(len(site.heads.W_Q)))
     return Composition(heads, value, _rotated_overlap(sites), "; ".join(dict.fromkeys(filter(None, caveats))))
+
+
+def ov_norms(weights: Weights) -> list[tuple[Site, Float[Tensor, " head"]]]:
+    """‖W_V W_O‖ (Frobenius) of each head of each site, the norms around attention folded in: how much a head writes of
+    what it reads. Comparable between heads of a layer; between layers the stream's own size differs as well."""
+    return [
+        (site, (_triangular(_values_in(site)) @ _values_out(site)).norm(dim=(-2, -1)).cpu()) for site in weights.sites
+    ]
+
+
+def rotations(model: nn.Module, distances: Sequence[int]) -> dict[int, Float[Tensor, "d_head d_head"]]:
+    """What rotary positions turn a query by, relative to a key so many tokens before it: q R, with scores (q R) · k.
+
+    Taken from the model itself: its rotary module's angles at these positions, and its own function that applies them.
+
+    Raises:
+        UserError: the model does not work that way, or its layers turn by different angles.
+    """
+    modules = [module for name, module in model.named_modules() if name.split(".")[-1] == "rotary_emb"]
+    attentions = projections.attention_modules(model)
+    apply = getattr(sys.modules[type(attentions[0].module).__module__], "apply_rotary_pos_emb", None)
+    if len(modules) != 1 or apply is None or len({each.d_head for each in attentions}) != 1:
+        raise UserError("the model's rotation of queries and keys is not known")
+    d_head = attentions[0].d_head
+    unturned = torch.eye(d_head, dtype=torch.float32, device=next(model.parameters()).device)[None, None]
+    found = {}
+    for distance in distances:
+        places = torch.full((1, d_head), distance, device=unturned.device)
+        try:
+            cos, sin = modules[0](unturned[0], places)
+            turned = apply(unturned, unturned, cos, sin)[0][0, 0].double().cpu()
+        except (TypeError, ValueError, RuntimeError) as error:  # another family's conventions
+            raise UserError(f"the model's rotation of queries and keys is not known ({error})") from error
+        scale = float(turned.norm() / d_head**0.5)  # attention scaling of some long-context variants
+        turned = turned / scale
+        if turned.shape != (d_head, d_head) or not torch.allclose(
+            turned @ turned.mT, torch.eye(d_head).double(), atol=1e-4
+        ):
+            raise UserError("what the model turns queries and keys by is no rotation")
+        found[distance] = turned
+    return found
 
 
 def _not_applicable(site: Site) -> CopyingScores:
@@ -256,10 +321,14 @@ def _triangular(matrix: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "
     return torch.linalg.qr(matrix).R
 
 
-def _reading(site: Site, into: Literal["query", "key", "value"]) -> Float[Tensor, "head d_model d_head"]:
+def _reading(
+    site: Site, into: Literal["query", "key", "value"], rotation: Tensor | None
+) -> Float[Tensor, "head d_model d_head"]:
     """What a head reads of the stream by one of its inputs; with its other half folded in as a triangular matrix."""
     heads, before = site.heads, site.norms.before
     query = _after(before, as_float64(heads.W_Q))
+    if rotation is not None:
+        query = query @ rotation.to(query)
     key = heads.for_query_heads(_after(before, as_float64(heads.W_K)))
     if into == "value":
         return _values_in(site) @ _triangular(_values_out(site).mT).mT

@@ -1,6 +1,6 @@
 """What the tables look like, checked before they are saved; ``heads`` beyond what every analysis's must be.
 
-``data`` in ``heads`` is ``text``, ``other_text`` (the second text kind), ``treebank``, ``weights``, or, for a model that
+``data`` in ``heads`` is ``text``, ``other_text`` (of another kind), ``treebank``, ``weights``, or, for a model that
 came without a tokenizer and without token ids, ``repeated`` (random tokens of which some come again).
 """
 
@@ -112,8 +112,10 @@ SCHEMAS = {
     ),
     "composition": pa.DataFrameSchema(
         {
+            "source_site": _word(),
             "source_layer": _INDEX,
             "source_head": _INDEX,
+            "target_site": _word(),
             "target_layer": _INDEX,
             "target_head": _INDEX,
             "path": _word("query", "key", "value"),
