@@ -11,6 +11,7 @@ from jaxtyping import Bool, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from analyses.head_specialization.inputs import special_ids
 from interp import HookedModel
 from interp.attention import head_divergences
 from interp.models.sites import AttentionSite
@@ -82,8 +83,8 @@ def taken_out(
     """Keys that count as sinks: the first position of each sequence, and special tokens."""
     valid = torch.ones_like(tokens, dtype=torch.bool) if valid is None else valid
     first = valid & (valid.long().cumsum(-1) == 1)
-    special = [] if model.tokenizer is None else model.tokenizer.all_special_ids
-    return first | (valid & torch.isin(tokens, torch.tensor(special, dtype=tokens.dtype)))
+    special = torch.tensor(special_ids(model), dtype=tokens.dtype, device=tokens.device)
+    return first | (valid & torch.isin(tokens, special))
 
 
 def _stacks(model: HookedModel, work: Workspace) -> dict[str, list[AttentionSite]]:

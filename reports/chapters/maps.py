@@ -31,15 +31,21 @@ def map_plate(reading: Reading, name: str, of: tuple[str, str, str], outlined: p
     return Plate(name, title, caption, figure, (Rows("heads", {"metric": metric, "data": data}),))
 
 
-def maps_plate(reading: Reading, name: str, metrics: Sequence[str] = (), title: str = "") -> Plate | None:
-    """Small maps of every score of the table ``heads``, or of some metrics in their order, up to twelve."""
+def maps_plate(
+    reading: Reading, name: str, metrics: Sequence[str] = (), title: str = "", stack: str | None = None
+) -> Plate | None:
+    """Small maps of every score of the table ``heads``, or of some metrics in their order, up to twelve.
+
+    ``stack``: of one stack alone, which then need not be named over each map.
+    """
     heads = reading.heads
     wanted = [
         (stack, str(metric), str(data), rows)
-        for stack in (reading.stacks if len(heads) else ())
+        for stack in ((reading.stacks if stack is None else (stack,)) if len(heads) else ())
         for (metric, data), rows in reading.stack(heads, stack).groupby(["metric", "data"], sort=False)  # pyright: ignore[reportGeneralTypeIssues]: two keys
         if data != "unrepeated" and len(rows.dropna(subset="value"))  # the control of what is drawn
     ]
+    named = stack is None
     if metrics:
         wanted = sorted((each for each in wanted if each[1] in metrics), key=lambda each: metrics.index(each[1]))
     if not wanted:
@@ -47,10 +53,13 @@ def maps_plate(reading: Reading, name: str, metrics: Sequence[str] = (), title: 
 
     def figure() -> Figure:
         figure, axes = draw.map_grid(min(len(wanted), _MOST), *_size(heads))
-        for (stack, metric, data, rows), ax in zip(wanted, axes, strict=False):
+        for (where, metric, data, rows), ax in zip(wanted, axes, strict=False):
             draw.head_map(rows, ax, (), metric, large=False)
             draw.colour_bar(ax, words.UNITS.get(metric, "share of attention"), below=0.45)
-            ax.set(title=_title(stack, metric, data), ylabel="layer" if ax.get_position().x0 < 0.12 else "")
+            ax.set(
+                title=_title(where if named else "", metric, data),
+                ylabel="layer" if ax.get_position().x0 < 0.12 else "",
+            )
         return figure
 
     more = f" {len(wanted) - _MOST} further scores are in the table." if len(wanted) > _MOST else ""
@@ -72,4 +81,4 @@ def _title(stack: str, metric: str, data: str) -> str:
     plain, twin = words.twin_of(metric)
     name = words.sentence_case(words.short_metric(plain))
     on = _ON.get(data, words.visible(data))
-    return f"{f'{stack}: ' if stack else ''}{name}\n{f'{twin}, {on}' if twin else on}"
+    return f"{name}\n{', '.join(part for part in (stack, twin, on) if part)}"

@@ -51,8 +51,13 @@ def plates(reading: Reading) -> tuple[Plate, ...]:
     layers = [plate(reading, stack) for stack in reading.stacks for plate in (_entropy, _sink)]
     relations = [_relations(reading, stack) for stack in reading.stacks]
     groups = [_groups(reading, stack) for stack in reading.stacks]
-    measures = maps_plate(reading, "measures", _MEASURES, "The main measures, head by head")
-    made = [*relations, _coreference(reading), *layers, measures, *groups, _stability(reading)]
+    measures = [
+        maps_plate(
+            reading, words.slug(f"measures {stack}"), _MEASURES, f"The main measures, head by head{_of(stack)}", stack
+        )
+        for stack in reading.stacks
+    ]
+    made = [*relations, _coreference(reading), *layers, *measures, *groups, _stability(reading)]
     return tuple(plate for plate in made if plate is not None)
 
 
