@@ -5,7 +5,7 @@ import pandas as pd
 from reports import words
 from reports.chapters import Finding, Rows, Sentence
 from reports.chapters.head_specialization.called import called, n_called, present
-from reports.chapters.reading import Reading, Row, first, head_rows, records
+from reports.chapters.reading import KEYS, Reading, Row, first, head_rows, records
 
 _MARGIN = 5  # heads or relations named in one sentence
 _KIND_LIMITS = (
@@ -85,14 +85,14 @@ def syntax(reading: Reading) -> Finding | None:
     if n:
         best = first(found)
         verdict = (
-            f"On {words.part_of(n, len(rows), 'relation and direction').replace('directions', 'direction')}, a head "
+            f"On {words.number_word(n)} of {words.count(len(rows), 'relation')} (each direction by itself) a head "
             f"beats the best fixed offset {beyond}: most on {_relation(best)}, where {reading.name(best)} is right in "
             f"{_accuracy(best)} of words and the offset in {words.number(best['baseline'])}."
         )
     else:
         best = first(rows)
         verdict = (
-            f"On none of {words.count(len(rows), 'relation and direction', 'relations and directions')} does a head "
+            f"On none of {words.count(len(rows), 'relation')} (each direction by itself) does a head "
             f"beat the best fixed offset {beyond}; the nearest is {reading.name(best)} on {_relation(best)}, with "
             f"{_accuracy(best)} against {words.number(best['baseline'])}."
         )
@@ -186,7 +186,7 @@ def redundant(reading: Reading) -> Finding | None:
         )
     else:
         verdict = (
-            f"No two heads attend alike (less than {limit} nats apart, with and without the sink): nearest are {pair}."
+            f"No two heads are surely less than {limit} nats apart, with and without the sink: nearest are {pair}."
         )
     return Finding(Sentence(verdict, (head_rows("kinds", best, kind="redundant"),)), (), _REDUNDANT_LIMITS)
 
@@ -226,8 +226,8 @@ def _of_several_kinds(rows: pd.DataFrame) -> int:
 
 def _strongest(reading: Reading, kind: str) -> Sentence:
     """``13 induction heads: L18H6 (0.90), …; chance is 0.02``."""
-    rows = called(reading, kind)
-    n = n_called(rows)
+    rows = called(reading, kind).drop_duplicates(KEYS)
+    n = len(rows)
     best = first(rows)
     chance = "" if pd.isna(best["chance"]) else f"; by chance {words.number(best['chance'])}"
     text = f"{words.sentence_case(words.few(n, words.KINDS[kind]))}: {reading.named(rows)}{chance}."
