@@ -16,7 +16,7 @@ from typing import Any, NoReturn
 
 import interp
 from interp.errors import RunFolderError, UsageError, UserError
-from interp.flags import Page, Report, Running, config_for, default_out, parse, run_flags, to_flags
+from interp.flags import Compare, Page, Report, Running, config_for, default_out, parse, run_flags, to_flags
 from interp.plugins import (
     ANALYSES,
     CHAPTERS,
@@ -28,7 +28,7 @@ from interp.plugins import (
     installed,
     unknown,
 )
-from interp.results import Result, RunFolder
+from interp.results import Result, RunFolder, save
 from interp.results.folder import check_usable
 from interp.results.provenance import versions
 from interp.running import Order, check_free, memory_advice, run_into
@@ -41,6 +41,7 @@ usage: interp COMMAND ...
   interp run ANALYSIS MODEL [flags]   run one analysis; its settings are flags
   interp list                         the analyses that are installed
   interp page RUN                     draw the page of a finished run again
+  interp compare RUN RUN              which heads differ between two runs, and by how much
   interp --version
 
 Each command explains its flags: interp report --help, interp run ANALYSIS --help.
@@ -80,6 +81,8 @@ def _dispatch(argv: list[str]) -> int:
             return _run_named(rest, ["interp", *argv])
         case "page":
             return _page(parse(Page, rest, prog="interp page"))
+        case "compare":
+            return _compare(parse(Compare, rest, prog="interp compare"))
         case "list":
             return _list(rest)
         case "--version":
@@ -88,7 +91,7 @@ def _dispatch(argv: list[str]) -> int:
         case "-h" | "--help" | "help":
             _say(USAGE.rstrip())
             return 0
-    raise UsageError(f"{unknown('command', command, ['report', 'run', 'list', 'page'])} (interp --help)")
+    raise UsageError(f"{unknown('command', command, ['report', 'run', 'list', 'page', 'compare'])} (interp --help)")
 
 
 def _report(flags: Report, command: Sequence[str]) -> int:
@@ -166,6 +169,26 @@ def _page(flags: Page) -> int:
             f"{flags.run} has no finished analysis to draw; `interp report MODEL --out {flags.run}` makes one"
         )
     _say(find_page()(folder.path))
+    return 0
+
+
+def _compare(flags: Compare) -> int:
+    from rich.console import Console
+
+    from interp.compared import as_json, show
+    from interp.comparison import compare
+    from interp.results.storage import to_json
+
+    names = None if flags.analyses is None else _chosen(flags.analyses)
+    found = compare(RunFolder(flags.before), RunFolder(flags.after), names)
+    if flags.json:
+        _say(to_json(as_json(found)).rstrip())
+    else:
+        show(found, Console(width=None if sys.stdout.isatty() else 160))
+    if flags.out is not None:
+        save(found.result(), flags.out)
+        page = find_page()(flags.out)
+        _complain(f"{page}", "") if flags.json else _say(page)
     return 0
 
 
