@@ -60,6 +60,7 @@ class Comparison:
             "model": model,
             "config": {"before": self.before, "after": self.after},
             "command": f"interp compare {self.before} {self.after}",
+            "left_out": [],
             "notes": list(self.notes),
         }
         return Result("comparison", {"differences": self.differences, "kind_changes": self.kinds}, provenance)

@@ -142,7 +142,7 @@ def test_runs_without_a_common_analysis_are_refused(runs: tuple[Path, Path], tmp
     save(replace(result(model="third"), analysis="another"), tmp_path / "third")
     with pytest.raises(UserError, match=r"finished in both runs: .*first has close-attention, .*third has another"):
         compare(RunFolder(runs[0]), RunFolder(tmp_path / "third"))
-    with pytest.raises(UserError, match="second has no finished another; it has close-attention"):
+    with pytest.raises(UserError, match="first has no finished another; it has close-attention"):
         compare(*map(RunFolder, runs), ["another"])
     with pytest.raises(UserError, match="two different runs"):
         compare(RunFolder(runs[0]), RunFolder(runs[0]))
