@@ -111,17 +111,17 @@ def _taken(columns: NDArray[np.float64], index: NDArray[np.intp]) -> NDArray[np.
 
 
 def syntactic(relations: pd.DataFrame, config: Config) -> pd.DataFrame:
-    """A row of ``kinds`` for each head and relation that is called."""
-    rows = relations[relations["called"]]
+    """A row of ``kinds`` for each head and relation that is called; "all" names no relation."""
+    rows = relations[relations["called"] & (relations["relation"] != "all")]
     points = config.syntactic_margin
     return _made(
         rows, "syntactic", "relation_accuracy", rows["accuracy"], rows["relation"] + " " + rows["direction"],
         rows["difference_low"] + rows["baseline"], rows["baseline"] + points, rows["baseline"],
         [
             f"{a:.3f} of {n} pairs, {d:.3f} above always taking the word at {o:+d} (p = {p:.2g} over all heads)"
-            for a, n, d, o, p in zip(
-                rows["accuracy"], rows["n"], rows["difference"], rows["baseline_offset"], rows["p_corrected"], strict=True
-            )
+            for a, n, d, o, p in rows[
+                ["accuracy", "n", "difference", "baseline_offset", "p_corrected"]
+            ].itertuples(index=False)
         ],
     )  # fmt: skip
 
@@ -141,7 +141,7 @@ def coreference(table: pd.DataFrame, config: Config) -> pd.DataFrame:
 
 
 def redundant(divergences: pd.DataFrame, config: Config) -> pd.DataFrame:
-    """A row of ``kinds`` for each head with a partner whose rows are nearly its own, also without the sink: the nearest.
+    """A row of ``kinds`` for each head with a partner whose rows are nearly its own, also without the sink.
 
     Args:
         divergences: a row a pair of heads: ``site_a, layer_a, head_a, site_b, layer_b, head_b, jsd, jsd_without_sink``.
