@@ -12,6 +12,9 @@ about.
 # kinds.py        which heads are called what
 # stability.py    whether other text ranks the heads alike
 # weights.py      copying, norms, composition
+# comparing.py    how far every pair of heads is apart
+# clustering.py   heads in clusters and in two dimensions, and how stable that is
+# groups.py       the tables of groups, and heads that are redundant
 # sentences.py    a treebank's sentences as tokens, and which pairs a head can see
 # syntax.py       relations: a head's accuracy against the best fixed offset
 # mentions.py     coreference: a head's accuracy against nearest mention and same word
@@ -22,6 +25,7 @@ about.
 import pandas as pd
 
 from analyses.head_specialization import (
+    groups,
     inputs,
     kinds,
     measures,
@@ -57,11 +61,14 @@ def run(model: HookedModel, config: Config, work: Workspace) -> Result:
     relations = work.step("syntax", lambda: syntax.tables(model, parsed, config, work))["relations"]
     same = work.step("coreference", lambda: mentions.tables(model, parsed, given, config, work))["coreference"]
     of_weights = work.step("weights", lambda: weights.tables(model, config, work))
+    passes = [inputs.arguments(model, given.main.select(rows)[0]) for rows in inputs.batches(given.main, config)]
+    alike = work.step("groups", lambda: groups.tables(model, passes, given.main.units, config, work))
     of_text = [scores.heads_table(each, names, config, work) for each in found.values()]
     called = [
         kinds.by_score(main, config, work),
         kinds.syntactic(relations, config),
         kinds.coreference(same, config),
+        alike.pop("redundant"),
     ]
     all_kinds = _joined(called)
     tables = {
@@ -72,6 +79,7 @@ def run(model: HookedModel, config: Config, work: Workspace) -> Result:
         "relations": relations,
         "coreference": same,
         "composition": of_weights["composition"],
+        **alike,
         "stability": stability.table(found, names, work),
         **work.step("patterns", lambda: patterns.tables(model, given, all_kinds, config)),
     }

@@ -52,6 +52,8 @@ class Config:
     """coreference: accuracy above that of the better of two baselines, nearest mention and same word (a convention)."""
     redundant_divergence: float = 0.05
     """redundant: Jensen–Shannon divergence from another head, in nats, below which two are one (a convention)."""
+    divergence_rows: int | None = None
+    """Rows of a window, drawn at random, on which pairs of heads are compared. None: 128; with the full budget all."""
     shown: int = 24
     """How many heads' strongest edges are kept, those that are called something first."""
     shown_sentences: int = 3
@@ -68,7 +70,7 @@ class Config:
     def __post_init__(self) -> None:
         at_least = {
             "window": 8, "windows": 1, "sentences": 2, "least_pairs": 2, "farthest_offset": 1, "sink_length": 2,
-            "shown": 1, "shown_sentences": 1, "shown_tokens": 4, "seed": 0, "tokens_per_pass": 1,
+            "divergence_rows": 1, "shown": 1, "shown_sentences": 1, "shown_tokens": 4, "seed": 0, "tokens_per_pass": 1,
         }  # fmt: skip
         for name, least in at_least.items():
             if (value := getattr(self, name)) is not None and value < least:
@@ -95,6 +97,11 @@ class Config:
     def n_windows(self) -> int:
         """How many windows of text."""
         return self.windows or (64 if self.is_full else 36)
+
+    @property
+    def compared_rows(self) -> int | None:
+        """Rows of a window on which every pair of heads is compared; None: all."""
+        return self.divergence_rows or (None if self.is_full else 128)
 
     @property
     def n_sentences(self) -> int | None:

@@ -137,6 +137,42 @@ SCHEMAS = {
         },
         checks=[_INTERVAL],
     ),
+    "divergences": pa.DataFrameSchema(
+        {
+            **{f"{name}_{side}": column for side in "ab" for name, column in _HEAD.items()},
+            "jsd": _number(-1e-6, 0.6932),
+            "ci_low": _number(),
+            "ci_high": _number(),
+            "jsd_without_sink": _number(-1e-6, 0.6932),
+            "n": _INDEX,
+        },
+        checks=[_INTERVAL],
+    ),
+    "groups": pa.DataFrameSchema(
+        {
+            **_HEAD,
+            "stack": _word(),
+            "cluster": _INDEX,
+            "medoid": pa.Column(bool),
+            "silhouette": _number(-1.0, 1.0),
+            "stability": _SHARE,
+            "x": _number(),
+            "y": _number(),
+        }
+    ),
+    "clusterings": pa.DataFrameSchema(
+        {
+            "stack": _word(),
+            "clusters": _whole(pa.Check.ge(2)),
+            "silhouette": _number(-1.0, 1.0),
+            "stability": _number(-1.0, 1.0),
+            "ci_low": _number(),
+            "ci_high": _number(),
+            "stress": _number(0.0),
+            "chosen": pa.Column(bool),
+        },
+        checks=[_INTERVAL],
+    ),
     "patterns": pa.DataFrameSchema(
         {**_HEAD, "data": _word(), "sequence": _INDEX, "query": _INDEX, "key": _INDEX, "weight": _number(0.0, 1.001)}
     ),
