@@ -14,7 +14,6 @@ Sources: Elhage et al. 2021, A Mathematical Framework for Transformer Circuits; 
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Literal
 
 import numpy as np
@@ -33,6 +32,7 @@ __all__ = [
     "Site",
     "Weights",
     "composition",
+    "composition_by_rotation",
     "copying_eigenvalues",
     "copying_logits",
     "ov_norms",
@@ -151,11 +151,7 @@ class Composition:
     note: str = ""
 
 
-def composition(
-    weights: Weights,
-    into: Literal["query", "key", "value"],
-    rotation: Float[Tensor, "d_head d_head"] | None = None,
-) -> Composition:
+def composition(weights: Weights, into: Literal["query", "key", "value"]) -> Composition:
     """Composition of each head with each head of later layers (Elhage et al.).
 
     Into the key input: ‖W_OV¹ W_K² W_Q²ᵀ‖ / (‖W_OV¹‖ ‖W_K² W_Q²ᵀ‖); query: W_Q² W_Kᵀ² ; value: W_OV². Norms of d_head ×
@@ -165,26 +161,39 @@ def composition(
 
     Only self-attention in pre-norm stacks. The position's part of scores (rotary, biases) and norms of queries and keys
     are not in W_QK: ``note``.
+    """
+    return composition_by_rotation(weights, into, [None])[0]
+
+
+def composition_by_rotation(
+    weights: Weights,
+    into: Literal["query", "key", "value"],
+    turns: Sequence[Float[Tensor, "d_head d_head"] | None],
+) -> list[Composition]:
+    """`composition` with W_Q R W_Kᵀ in place of W_Q W_Kᵀ, for several rotations R of queries.
 
     Args:
         weights: of the model.
-        into: which input of the later head.
-        rotation: of a query, as `rotations` gives it: W_Q R W_Kᵀ takes the place of W_Q W_Kᵀ. None: no rotation, which
-            holds for a key at the query's own position.
+        into: which input of the later head; no rotation changes that of values.
+        turns: as `rotations` gives them; None is none, which holds for a key at the query's own position.
     """
     sites = [site for site in weights.sites if site.kind == "self"]
     written = [_triangular(_values_in(site)) @ _values_out(site) for site in sites]
-    read = [_reading(site, into, rotation) for site in sites]
     numbers = torch.arange(sum(map(len, written))).split([len(heads) for heads in written])
-    value = torch.full((sum(map(len, written)),) * 2, torch.nan, dtype=torch.float64)
-    for (s, source), (t, target) in product(enumerate(sites), repeat=2):
-        if source.stack == target.stack and source.layer < target.layer and not _has_post_norm(source, target):
-            value[numbers[s][:, None], numbers[t]] = _overlap(_centered(written[s], target), read[t].to(written[s]))
+    found = [torch.full((sum(map(len, written)),) * 2, torch.nan, dtype=torch.float64) for _ in turns]
+    for t, target in enumerate(sites):
+        outer, *inner = _reading(target, into, turns)
+        for s, source in enumerate(sites):
+            if source.stack == target.stack and source.layer < target.layer and not _has_post_norm(source, target):
+                overlaps = _overlaps(_centered(written[s], target), outer.to(written[s]), inner)
+                for value, overlap in zip(found, overlaps, strict=True):
+                    value[numbers[s][:, None], numbers[t]] = overlap
     caveats = [site.values_caveat for site in sites]
     caveats += [site.scores_caveat for site in sites if into != "value"]
     caveats += ["post-norm layers are left out"] if _has_post_norm(*sites) else []
     heads = tuple((site.path, site.layer, head) for site in sites for head in range(len(site.heads.W_Q)))
-    return Composition(heads, value, _rotated_overlap(sites), "; ".join(dict.fromkeys(filter(None, caveats))))
+    note = "; ".join(dict.fromkeys(filter(None, caveats)))
+    return [Composition(heads, value, _rotated_overlap(sites), note) for value in found]
 
 
 def ov_norms(weights: Weights) -> list[tuple[Site, Float[Tensor, " head"]]]:
@@ -322,23 +331,35 @@ def _triangular(matrix: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "
 
 
 def _reading(
-    site: Site, into: Literal["query", "key", "value"], rotation: Tensor | None
-) -> Float[Tensor, "head d_model d_head"]:
-    """What a head reads of the stream by one of its inputs; with its other half folded in as a triangular matrix."""
+    site: Site, into: Literal["query", "key", "value"], turns: Sequence[Tensor | None]
+) -> tuple[Float[Tensor, "some_heads d_model d_head"], ...]:
+    """What a head reads of the stream by one of its inputs, and its other half as a triangular matrix, for each turn.
+
+    Of keys and values, each kv head once: the query heads that share one follow one another.
+    """
     heads, before = site.heads, site.norms.before
-    query = _after(before, as_float64(heads.W_Q))
-    if rotation is not None:
-        query = query @ rotation.to(query)
-    key = heads.for_query_heads(_after(before, as_float64(heads.W_K)))
     if into == "value":
-        return _values_in(site) @ _triangular(_values_out(site).mT).mT
-    return key @ _triangular(query).mT if into == "key" else query @ _triangular(key).mT
+        other = _triangular(_values_out(site).mT).mT
+        return _after(before, as_float64(heads.W_V)), *(other for _ in turns)
+    query, key = (_after(before, as_float64(W)) for W in (heads.W_Q, heads.W_K))
+    turned = [torch.eye(query.shape[-1]).to(query) if turn is None else turn.to(query) for turn in turns]
+    if into == "key":
+        other = _triangular(query)
+        return key, *((other @ turn).mT for turn in turned)
+    other = heads.for_query_heads(_triangular(key))
+    return query, *(turn @ other.mT for turn in turned)
 
 
-def _overlap(written: Tensor, read: Tensor) -> Float[Tensor, "source target"]:
-    """‖A B‖ / (‖A‖ ‖B‖) for all pairs."""
-    sizes = written.norm(dim=(-2, -1))[:, None] * read.norm(dim=(-2, -1))
-    return ((written[:, None] @ read).norm(dim=(-2, -1)) / sizes).cpu()
+def _overlaps(written: Tensor, outer: Tensor, inner: Sequence[Tensor]) -> list[Float[Tensor, "source target"]]:
+    """‖A B‖ / (‖A‖ ‖B‖) for all pairs, B = outer · inner."""
+    shared = inner[0].shape[0] // outer.shape[0]
+    reached = (written[:, None] @ outer).repeat_interleave(shared, dim=1)
+    whole = _triangular(outer).repeat_interleave(shared, dim=0)
+    of_written, found = written.norm(dim=(-2, -1))[:, None], []
+    for other in inner:
+        sizes = of_written * (whole @ other).norm(dim=(-2, -1))
+        found.append(((reached @ other).norm(dim=(-2, -1)) / sizes).cpu())
+    return found
 
 
 def _centered(written: Tensor, target: Site) -> Tensor:

@@ -10,7 +10,7 @@ from analyses.head_specialization.config import Config
 from analyses.head_specialization.measures import OFFSETS
 from analyses.head_specialization.scores import SHARE, Scores, control_of, mean
 from interp.results import Workspace
-from interp.statistics import called, unit_means
+from interp.statistics import called
 
 #: Kinds that one score decides: kind → (metric, the threshold's name in the Config).
 BY_SCORE = {
@@ -111,17 +111,17 @@ def _taken(columns: NDArray[np.float64], index: NDArray[np.intp]) -> NDArray[np.
 
 
 def syntactic(relations: pd.DataFrame, config: Config) -> pd.DataFrame:
-    """A row of ``kinds`` for each head and relation that is called."""
-    rows = relations[relations["called"]]
+    """A row of ``kinds`` for each head and relation that is called; "all" names no relation."""
+    rows = relations[relations["called"] & (relations["relation"] != "all")]
     points = config.syntactic_margin
     return _made(
         rows, "syntactic", "relation_accuracy", rows["accuracy"], rows["relation"] + " " + rows["direction"],
         rows["difference_low"] + rows["baseline"], rows["baseline"] + points, rows["baseline"],
         [
             f"{a:.3f} of {n} pairs, {d:.3f} above always taking the word at {o:+d} (p = {p:.2g} over all heads)"
-            for a, n, d, o, p in zip(
-                rows["accuracy"], rows["n"], rows["difference"], rows["baseline_offset"], rows["p_corrected"], strict=True
-            )
+            for a, n, d, o, p in rows[
+                ["accuracy", "n", "difference", "baseline_offset", "p_corrected"]
+            ].itertuples(index=False)
         ],
     )  # fmt: skip
 
@@ -140,31 +140,6 @@ def coreference(table: pd.DataFrame, config: Config) -> pd.DataFrame:
     )  # fmt: skip
 
 
-def redundant(divergences: pd.DataFrame, config: Config) -> pd.DataFrame:
-    """A row of ``kinds`` for each head with a partner whose rows are nearly its own, also without the sink: the nearest.
-
-    Args:
-        divergences: a row a pair of heads: ``site_a, layer_a, head_a, site_b, layer_b, head_b, jsd, jsd_without_sink``.
-    """
-    turned = {f"{name}_{side}": f"{name}_{other}" for name in ("site", "layer", "head") for side, other in ("ab", "ba")}
-    both = pd.concat([divergences, divergences.rename(columns=turned)], ignore_index=True)
-    apart = both[["site_a", "head_a"]].to_numpy() != both[["site_b", "head_b"]].to_numpy()
-    both = both[apart.any(axis=1)]
-    # two sinks are alike by their sinks alone, which says nothing of what else they do
-    both = both.assign(largest=both[["jsd", "jsd_without_sink"]].max(axis=1, skipna=False)).dropna(subset="largest")
-    near = both.loc[both.groupby(["site_a", "head_a"])["largest"].idxmin()] if len(both) else both
-    rows = near[near["largest"] < config.redundant_divergence]
-    heads = rows.rename(columns={"site_a": "site", "layer_a": "layer", "head_a": "head"})
-    partners = [f"L{layer}H{head}" for layer, head in zip(rows["layer_b"], rows["head_b"], strict=True)]
-    reasons = [
-        f"its rows differ from {name}'s by {d:.3f} nats" for name, d in zip(partners, rows["largest"], strict=True)
-    ]
-    nan = np.full(len(rows), np.nan)
-    return _made(
-        heads, "redundant", "jensen_shannon", rows["largest"], partners, nan, config.redundant_divergence, nan, reasons
-    )
-
-
 def _made(
     heads: pd.DataFrame, kind: str, metric: str, value: object, detail: object, low: object, threshold: object,
     control: object, reason: list[str],
@@ -177,8 +152,3 @@ def _made(
     table = heads[["site", "layer", "head"]].assign(**made)
     table["reason"] = pd.Series(reason, index=table.index, dtype=object)
     return table.reindex(columns=list(COLUMNS)).reset_index(drop=True)
-
-
-def strength(found: Scores, column: str) -> NDArray[np.float64]:
-    """A score's mean of each head over documents."""
-    return unit_means(found.one(column), found.units).mean(0)

@@ -1,6 +1,6 @@
 """What is read off the attention: one value for each head, window and measure."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -283,17 +283,3 @@ def not_applicable(site: AttentionSite, metric: str) -> str:
     if site.kind == "cross" and metric.startswith(ordered):
         return "not applicable: cross-attention reads another sequence, in which nothing is before or after the query"
     return ""
-
-
-def by_head(rows: pd.DataFrame, heads: Iterable[tuple[str, int]], columns: Sequence[str]) -> NDArray[np.float64]:
-    """Columns of ``scores`` as [sequence, column, head], for heads (site, head); NaN where there is none."""
-    named = list(heads)
-    index = pd.MultiIndex.from_tuples(named)
-    found = []
-    for column in columns:
-        if column in rows:
-            wide = rows.pivot(index="sequence", columns=["site", "head"], values=column).reindex(columns=index)
-            found.append(wide.to_numpy(np.float64))
-        else:
-            found.append(np.full((rows["sequence"].nunique(), len(named)), np.nan))
-    return np.stack(found, axis=1)

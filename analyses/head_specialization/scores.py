@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from analyses.head_specialization.config import Config
 from analyses.head_specialization.inputs import Inputs
-from analyses.head_specialization.measures import OFFSETS, UNBOUNDED, bins, by_head, metrics, not_applicable
+from analyses.head_specialization.measures import OFFSETS, UNBOUNDED, bins, metrics, not_applicable
 from interp import HookedModel
 from interp.results import Workspace
 from interp.statistics import benjamini_hochberg, halves, mean_interval, paired_p, too_few, unit_means
@@ -77,9 +77,21 @@ class Scores:
         """(site, head) of every head."""
         return list(zip(self.heads["site"], self.heads["head"].tolist(), strict=True))
 
+    @cached_property
+    def _place(self) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """The sequence and the head of each row."""
+        number = {name: i for i, name in enumerate(self.names)}
+        named = zip(self.rows["site"], self.rows["head"].tolist(), strict=True)
+        return self.rows["sequence"].to_numpy(np.intp), np.array([number[name] for name in named], dtype=np.intp)
+
     def of_columns(self, columns: Sequence[str]) -> Values:
-        """[sequence, column, head]."""
-        return by_head(self.rows, self.names, columns)
+        """[sequence, column, head]; NaN where there is no value."""
+        wide = np.full((len(self.units), len(columns), len(self.heads)), np.nan)
+        sequence, head = self._place
+        for i, column in enumerate(columns):
+            if column in self.rows:
+                wide[sequence, i, head] = self.rows[column].to_numpy(np.float64)
+        return wide
 
     def one(self, column: str) -> Values:
         """[sequence, head]."""

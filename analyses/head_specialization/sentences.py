@@ -113,8 +113,8 @@ def as_tokens(model: HookedModel, given: Inputs, sentences: Sequence[Sentence], 
     notes = []
     if unaligned:
         notes.append(
-            f"{unaligned:,} of {n_words:,} words have no token of their own (the tokenizer merges or drops them); pairs "
-            "with them are left out."
+            f"{unaligned:,} of {n_words:,} words have no token of their own (the tokenizer merges or drops them); "
+            "pairs with them are left out."
         )
     if too_long:
         notes.append(f"{too_long:,} sentences are longer than the model's context and are left out.")

@@ -134,7 +134,7 @@ def _by_word(allowed: NDArray[np.bool_], groups: NDArray[np.int64]) -> NDArray[n
 
 
 def best_offset(offsets: NDArray[np.intp], farthest: int) -> int:
-    """The offset that hits most pairs, among those up to ``farthest`` words to either side; of equal ones the nearest."""
+    """The offset that hits most pairs, up to ``farthest`` words to either side; of equal ones the nearest."""
     candidates = sorted((o for o in range(-farthest, farthest + 1) if o), key=lambda o: (abs(o), -o))
     return max(candidates, key=lambda o: int((offsets == o).sum()))
 
@@ -144,7 +144,8 @@ def tables(model: HookedModel, parsed: Parsed | None, config: Config, work: Work
 
     A head is called syntactic for a relation where it is at least 10 points above that offset (Voita et al.) on either
     half of the treebank, and its difference is significant after correction over all heads. ``best`` marks the head
-    that the other half chooses. The baseline's offset is the best one on the very pairs it is reported on, which favours it.
+    that the other half chooses. The baseline's offset is the best one on the very pairs that it is reported on, which
+    favours it.
     """
     empty = pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in RELATIONS.items()})
     if parsed is None:

@@ -15,6 +15,7 @@ from interp.circuits import (
     Composition,
     Weights,
     composition,
+    composition_by_rotation,
     copying_eigenvalues,
     copying_logits,
     ov_norms,
@@ -27,7 +28,6 @@ from interp.statistics import mean_interval
 
 Path = Literal["query", "key", "value"]
 _TOKENS, _SEQUENCES = 25, 32  # Olsson et al. 2022: 25 random tokens
-_ROTATED = {"report": 16, "full": 1000}
 #: Distances of query and key at which the QK product of a rotary model is taken.
 DISTANCES = {"report": (0, 1), "full": (0, 1, 2, 4, 8, 16)}
 COMPOSITION: dict[str, Any] = {
@@ -64,6 +64,8 @@ def compositions(model: HookedModel, weights: Weights, config: Config, work: Wor
     for path in get_args(Path):
         if path == "value":
             parts.append(_composed(model, composition(weights, path), path, float("nan")))
+            if not len(parts[-1]):
+                work.skip("composition", "no two heads of one stack read and write one stream without norms between")
         elif not normed:
             parts += [
                 _composed(model, found, path, at) for at, found in _at_distances(model, weights, path, config, work)
@@ -82,7 +84,7 @@ def _at_distances(
         if path == "query":
             work.skip("composition by distance", f"{reason}; it is taken for a key at the query's own position")
         return [(0.0, composition(weights, path))]
-    return [(float(at), composition(weights, path, rotation)) for at, rotation in turned.items()]
+    return list(zip(map(float, turned), composition_by_rotation(weights, path, list(turned.values())), strict=True))
 
 
 def _composed(model: HookedModel, found: Composition, path: str, distance: float) -> pd.DataFrame:
@@ -112,9 +114,10 @@ def _heads(model: HookedModel, weights: Weights, config: Config, work: Workspace
     drawn = repeated_tokens(vocabulary, n_tokens, n=_SEQUENCES, seed=config.seed).tokens[:, :n_tokens]
     metrics: dict[str, Callable[[], list[tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor, str]]]] = {
         "copying": lambda: [(s.site, s.value, s.chance, s.samples, s.note) for s in copying_logits(weights, drawn)],
+        # for a randomly rotated W_OV the score is as likely to have one sign as the other: chance is 0
         "copying_eigenvalues": lambda: [
-            (s.site, s.value, s.chance, s.samples, s.note)
-            for s in copying_eigenvalues(weights, _ROTATED[config.budget], config.seed)
+            (s.site, s.value, torch.where(s.value.isnan(), torch.nan, 0.0), s.samples, s.note)
+            for s in copying_eigenvalues(weights, draws=0)
         ],
         "ov_norm": lambda: [
             (site, value, torch.full_like(value, torch.nan), value.new_empty(0, len(value)), site.values_caveat)
