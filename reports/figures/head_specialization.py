@@ -84,7 +84,11 @@ def embedding_by_group(groups: pd.DataFrame, ax: Axes) -> Axes:
     _plane(ax, groups)
     middle = groups.loc[groups["medoid"].astype(bool)]
     names = [words.head_name(*head) for head in zip(middle["layer"], middle["head"], strict=True)]
-    return label_points(ax, list(zip(middle["x"], middle["y"], strict=True)), names)
+    label_points(ax, list(zip(middle["x"], middle["y"], strict=True)), names)
+    for text in ax.texts:
+        if text.get_text() in names:  # names lie over points here
+            text.set_bbox({"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6})
+    return ax
 
 
 def relations(table: pd.DataFrame, ax: Axes) -> Axes:

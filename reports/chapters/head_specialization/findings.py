@@ -133,8 +133,8 @@ def sinks(reading: Reading) -> Finding | None:
     n = n_called(called(reading, "sink"))
     size = words.measured(best["value"], best["ci_low"], best["ci_high"])
     verdict = (
-        f"{words.sentence_case(words.few(n, 'head'))} {words.agree(n, 'has', 'have')} a sink on the first position; "
-        f"most rests there from {reading.name(best)}, {size} of its attention."
+        f"{words.sentence_case(words.few(n, 'head'))} {words.agree(n, 'has', 'have')} a sink on the first position; it "
+        f"takes most of {reading.name(best)}, {size} of its attention."
     )
     support = []
     weighted = reading.score("first_position_norm", "text", best)
@@ -297,7 +297,7 @@ def _composed(row: Row) -> str:
     source = words.head_name(row["source_layer"], row["source_head"])
     target = words.head_name(row["target_layer"], row["target_head"])
     apart = row.get("distance")
-    at = "" if apart is None or pd.isna(apart) else f" at a distance of {words.count(int(apart), 'token')}"
+    at = "" if apart is None or pd.isna(apart) else f" at distance {int(apart)}"
     return (
         f"{source} feeds {target} by its {row['path']}{at} ({words.number(row['value'])}, of random weights "
         f"{words.number(row['expected'])})"
