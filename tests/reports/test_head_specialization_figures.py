@@ -174,7 +174,7 @@ def test_the_distance_profile_runs_from_far_back_to_far_ahead():
     kept = rows.sort_values("low", ascending=False)["mass"].tolist()
     assert heights == [mass for mass in kept if mass in heights]
     labels = [label.get_text() for label in ax.get_xticklabels()]
-    assert labels.index("1") < labels.index("2–3")
+    assert labels.index("2–3") < labels.index("1")
 
 
 def test_the_card_of_a_head_without_distances_or_sentences_is_drawn():

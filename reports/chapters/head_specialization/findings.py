@@ -213,7 +213,7 @@ def composition(reading: Reading) -> Finding | None:
     if table.empty:
         return None
     strongest = [records(part.nlargest(1, "excess"))[0] for _, part in table.groupby("path", sort=False)]
-    told = words.join(_composed(row) for row in strongest)
+    told = words.join(_composed(reading, row) for row in strongest)
     verdict = f"By their weights, later heads read most of earlier ones where {told}."
     keys = ("source_layer", "source_head", "target_layer", "target_head")
     links = tuple(Rows("composition", {**{k: int(r[k]) for k in keys}, "path": str(r["path"])}) for r in strongest)
@@ -293,9 +293,11 @@ def _correlation(row: Row) -> str:
     )
 
 
-def _composed(row: Row) -> str:
-    source = words.head_name(row["source_layer"], row["source_head"])
-    target = words.head_name(row["target_layer"], row["target_head"])
+def _composed(reading: Reading, row: Row) -> str:
+    source, target = (
+        reading.name({key: row[f"{end}_{key}"] for key in ("site", "layer", "head") if f"{end}_{key}" in row})
+        for end in ("source", "target")
+    )
     apart = row.get("distance")
     at = "" if apart is None or pd.isna(apart) else f" at distance {int(apart)}"
     return (
