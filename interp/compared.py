@@ -45,11 +45,10 @@ def scores_table(analysis: str, scores: pd.DataFrame) -> Table:
     table.add_column("changed", justify="right")
     table.add_column("largest differences")
     for (metric, data), rows in scores.groupby(["metric", "data"], sort=False):  # pyright: ignore[reportGeneralTypeIssues]: two keys
-        size = rows["difference"].abs()
-        largest = rows.loc[size.nlargest(_LARGEST).index]
+        largest = rows.sort_values("difference", key=abs, ascending=False, kind="stable").head(_LARGEST)
         told = "   ".join(_difference(row) for row in largest.to_dict("records"))
-        measured = rows["p_corrected"].notna().any()
-        changed = f"{int(rows['changed'].sum())} of {len(rows)}" if measured else "no interval"
+        measured = len(rows.dropna(subset="p_corrected")) > 0
+        changed = f"{len(rows.loc[rows['changed'].astype(bool)])} of {len(rows)}" if measured else "no interval"
         table.add_row(f"{str(metric).replace('_', ' ')} ({data})", changed, told)
     return table
 

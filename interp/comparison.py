@@ -141,12 +141,16 @@ def kind_changes(old: Result, new: Result) -> pd.DataFrame:
     values = {}
     for side, result in (("before", old), ("after", new)):
         scores = result.tables.get("kinds", pd.DataFrame(columns=[*HEAD, "kind", "value"]))
-        best = scores.groupby([*HEAD, "kind"], as_index=False)["value"].max()
+        best = scores.sort_values("value", ascending=False).drop_duplicates([*HEAD, "kind"])
+        best = best[[*HEAD, "kind", "value"]]
         values[f"value_{side}"] = both[[*HEAD, "kind"]].merge(best, how="left")["value"].to_numpy(float)
     limits = pd.concat([result.tables["kinds"] for result in (old, new) if "kinds" in result.tables] or [both])
-    limits = limits.reindex(columns=["kind", "threshold"]).groupby("kind")["threshold"].max()
+    limits = limits.reindex(columns=["kind", "threshold"]).sort_values("threshold", ascending=False)
+    limit = dict(limits.drop_duplicates("kind").itertuples(index=False, name=None))
     details = {name: both[name].fillna("") for name in ("detail_before", "detail_after")}
-    return both[[*HEAD, "kind"]].assign(change=change, **details, **values, threshold=both["kind"].map(limits))
+    return both[[*HEAD, "kind"]].assign(
+        change=change, **details, **values, threshold=[limit.get(kind) for kind in both["kind"]]
+    )
 
 
 def check_same_heads(analysis: str, old: Result, new: Result) -> None:
@@ -249,7 +253,7 @@ def _two_sided(difference: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.
 
 def _first_column(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:
     table = pd.concat(parts, ignore_index=True)
-    return table[["analysis", *(name for name in table.columns if name != "analysis")]]
+    return table.reindex(columns=["analysis", *(name for name in table.columns if name != "analysis")])
 
 
 def _model(run: RunFolder) -> str:

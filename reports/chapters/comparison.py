@@ -117,7 +117,7 @@ def _scores(reading: Reading) -> Finding | None:
     verdict = f"{words.count(n, 'score')} of {len(tested):,} with an interval {differ} between the runs."
     support = []
     for (analysis, metric, data), rows in changed.groupby(["analysis", "metric", "data"], sort=False):  # pyright: ignore[reportGeneralTypeIssues]: three keys
-        largest = first(rows.loc[[rows["difference"].abs().idxmax()]])
+        largest = first(rows.sort_values("difference", key=abs, ascending=False))
         size = words.measured(largest["difference"], largest["ci_low"], largest["ci_high"], sign=True)
         where = {"analysis": str(analysis), "metric": str(metric), "data": str(data)}
         on = words.DATA.get(str(data), words.visible(str(data)))
@@ -162,8 +162,7 @@ def _largest(reading: Reading) -> Plate | None:
     rows = rows.loc[[not words.UNITS.get(str(metric)) for metric in rows["metric"]]] if len(rows) else rows
     if rows.empty:
         return None
-    order = rows["difference"].abs().sort_values(ascending=False).index[:_ROWS]
-    shown = rows.loc[order]
+    shown = rows.sort_values("difference", key=abs, ascending=False, kind="stable").head(_ROWS)
     names = [_label(reading, row) for row in records(shown)]
 
     def figure() -> Figure:

@@ -50,7 +50,7 @@ def runs(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def test_heads_that_changed_kind_and_scores_that_moved_are_found(runs: tuple[Path, Path]) -> None:
-    found = compare(*map(RunFolder, runs))
+    found = compare(RunFolder(runs[0]), RunFolder(runs[1]))
     changes: Any = found.kinds.set_index(["layer", "head"])["change"]
     assert changes.to_dict() == {(0, 0): "lost", (1, 2): "gained", (2, 3): "kept"}
     table: Any = found.differences.loc[found.differences["data"] == "text"]
@@ -63,7 +63,7 @@ def test_heads_that_changed_kind_and_scores_that_moved_are_found(runs: tuple[Pat
 
 
 def test_scores_without_intervals_have_a_difference_and_no_verdict(runs: tuple[Path, Path]) -> None:
-    found = compare(*map(RunFolder, runs))
+    found = compare(RunFolder(runs[0]), RunFolder(runs[1]))
     weights: Any = found.differences.loc[found.differences["data"] == "weights"]
     assert len(weights) == len(HEADS)
     assert weights[["ci_low", "ci_high", "p_corrected"]].isna().all(axis=None)
@@ -92,7 +92,8 @@ def test_unequal_sides_of_an_interval_are_kept() -> None:
 def test_noise_alone_changes_nothing(tmp_path: Path) -> None:
     random = np.random.default_rng(1)
     jitter = [{(layer, head): random.normal(0, 0.02) for _, layer, head in HEADS} for _ in range(2)]
-    table: Any = score_differences(*(result(each, half=0.04) for each in jitter))
+    old, new = (result(each, half=0.04) for each in jitter)
+    table: Any = score_differences(old, new)
     assert not table["changed"].any()
 
 
@@ -143,7 +144,7 @@ def test_runs_without_a_common_analysis_are_refused(runs: tuple[Path, Path], tmp
     with pytest.raises(UserError, match=r"finished in both runs: .*first has close-attention, .*third has another"):
         compare(RunFolder(runs[0]), RunFolder(tmp_path / "third"))
     with pytest.raises(UserError, match="first has no finished another; it has close-attention"):
-        compare(*map(RunFolder, runs), ["another"])
+        compare(RunFolder(runs[0]), RunFolder(runs[1]), ["another"])
     with pytest.raises(UserError, match="two different runs"):
         compare(RunFolder(runs[0]), RunFolder(runs[0]))
 

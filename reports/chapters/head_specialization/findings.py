@@ -1,5 +1,7 @@
 """What each head attends to, in words. Numbers are read from the tables, never worked out here."""
 
+from collections import Counter
+
 import pandas as pd
 
 from reports import words
@@ -221,7 +223,8 @@ def composition(reading: Reading) -> Finding | None:
 
 
 def _of_several_kinds(rows: pd.DataFrame) -> int:
-    return int((rows.groupby(["site", "layer", "head"])["kind"].nunique() > 1).sum()) if len(rows) else 0
+    each = rows.drop_duplicates([*KEYS, "kind"]) if len(rows) else rows
+    return len(each.loc[each.duplicated(KEYS)].drop_duplicates(KEYS)) if len(each) else 0
 
 
 def _strongest(reading: Reading, kind: str) -> Sentence:
@@ -237,7 +240,8 @@ def _strongest(reading: Reading, kind: str) -> Sentence:
 def _absent(reading: Reading) -> list[Sentence]:
     """The kinds that were looked for and not found."""
     table = reading.measured("kinds", "value")
-    missing = [kind for kind in words.KINDS if len(table) and (table["kind"] == kind).any()]
+    judged = set(table["kind"]) if len(table) else set()
+    missing = [kind for kind in words.KINDS if kind in judged]
     missing = [kind for kind in missing if kind not in present(reading) and kind != "redundant"]
     if not missing:
         return []
@@ -273,8 +277,9 @@ def _group(reading: Reading, members: pd.DataFrame, with_stack: bool) -> Sentenc
     middle = first(members.loc[members["medoid"].astype(bool)])
     names = called(reading)
     of = members.filter(["site", "layer", "head"]).merge(names, on=["site", "layer", "head"]) if len(names) else names
-    counts = of.drop_duplicates(["site", "layer", "head", "kind"])["kind"].value_counts().head(3) if len(of) else {}
-    told = [words.count(int(n), words.KINDS[kind]) for kind, n in dict(counts).items() if kind in words.KINDS]
+    kinds = list(of.drop_duplicates(["site", "layer", "head", "kind"])["kind"]) if len(of) else []
+    counts = Counter(kind for kind in kinds if kind in words.KINDS).most_common(3)
+    told = [words.count(n, words.KINDS[kind]) for kind, n in counts]
     among = f", among them {words.join(told)}" if told else ", none of them called anything"
     size = words.count(len(members), "head")
     stack = f"{middle['stack']} " if with_stack else ""

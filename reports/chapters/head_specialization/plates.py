@@ -233,7 +233,7 @@ def _stability(reading: Reading) -> Plate | None:
         return None
 
     def figure() -> Figure:
-        figure, (ax,) = style.canvas(style.NARROW + 0.2, 0.75 + 0.18 * table["metric"].nunique())
+        figure, (ax,) = style.canvas(style.NARROW + 0.2, 0.75 + 0.18 * len(set(table["metric"])))
         draw.stability(table, ax)
         return figure
 
