@@ -161,7 +161,7 @@ def stability(table: pd.DataFrame, ax: Axes) -> Axes:
                     zorder=3)  # fmt: skip
     ax.set_yticks(range(len(metrics)), [words.short_metric(metric) for metric in metrics])
     ax.axvline(1, color=style.MUTED, linewidth=0.7)
-    low = min(0.0, float(np.nanmin(table["ci_low"])) if table["ci_low"].notna().any() else 0.0)
+    low = min([0.0, *table["ci_low"].dropna()])
     ax.set(xlim=(low - 0.02, 1.02), ylim=(len(metrics) - 0.5, -0.5), xlabel="rank correlation over heads (Spearman)")
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderaxespad=0.1)
     ax.tick_params(axis="y", length=0)
