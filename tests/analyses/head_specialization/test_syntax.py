@@ -11,6 +11,7 @@ from torch import Tensor
 
 from analyses.head_specialization import inputs, pooled, sentences, syntax
 from analyses.head_specialization.config import Config
+from analyses.head_specialization.reproduce_clark import beside_published
 from analyses.head_specialization.syntax import DIRECTIONS, Pairs
 from interp import HookedModel
 from interp.data import Sentence, read_treebank
@@ -155,3 +156,12 @@ def test_a_relation_is_not_called_for_one_lucky_half() -> None:
     table: Any = syntax.relations(pairs, Config(), Workspace())
     assert (table["accuracy"] == 1).any()
     assert not table["called"].any()
+
+
+def test_published_numbers_stand_beside_what_is_measured(minilm: HookedModel, shared_data: Path) -> None:
+    table: Any = beside_published(minilm, str(shared_data / "ud_english_ewt" / "en_ewt-ud-dev.conllu"))
+    rows = table.set_index("relation")
+    assert {"det", "obj (dobj)", "nmod:poss (poss)", "compound (nn)"} <= set(rows.index)
+    assert (rows.loc["det", "published"], rows.loc["det", "published_baseline"]) == (94.3, 51.7)
+    assert rows.loc["det", "accuracy"] > 70
+    assert rows["accuracy_theirs"].isna().any()  # MiniLM has 6 layers
