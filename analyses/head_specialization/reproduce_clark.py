@@ -1,8 +1,8 @@
-"""BERT-base's syntactic heads beside Clark et al.'s numbers: ``python -m analyses.head_specialization.reproduce_clark``.
+"""BERT-base's heads beside Clark et al.'s numbers: ``python -m analyses.head_specialization.reproduce_clark TREEBANK``.
 
-Clark et al. measured on the Penn Treebank with Stanford Dependencies, which few may use; here any treebank in CoNLL-U is
-read. Relations have other names in UD, and a few mean something else, so that margins and ranks are to be compared rather
-than accuracies. Published: Table 1 and the authors' notebook, whose heads are counted from 0 as here.
+Clark et al. measured on the Penn Treebank with Stanford Dependencies, which few may use; here any treebank in CoNLL-U
+is read. Relations have other names in UD, and a few mean something else, so that margins and ranks are to be compared
+rather than accuracies. Published: Table 1 and the authors' notebook, whose heads are counted from 0 as here.
 """
 
 import argparse
