@@ -21,6 +21,7 @@ about.
 # pooled.py       accuracies over documents, with intervals
 # patterns.py     notable heads' strongest edges on three sentences
 # schemas.py      what the tables look like
+# reproduce_clark.py  BERT-base beside Clark et al.'s numbers
 
 import pandas as pd
 
