@@ -33,7 +33,8 @@ def table(found: dict[str, Scores], names: Sequence[str], work: Workspace) -> pd
         work.skip("stability between text kinds", "there is one text: --other-text takes a second")
     columns = ["metric", "between", "spearman", "ci_low", "ci_high", "n_heads"]
     made = pd.DataFrame([row for row in rows if row is not None], columns=columns)
-    return made.astype({"metric": str, "between": str, "n_heads": int})
+    kinds = {"metric": str, "between": str, "spearman": float, "ci_low": float, "ci_high": float, "n_heads": int}
+    return made.astype(kinds)
 
 
 def _between_halves(found: Scores, metric: str) -> tuple[str, str, float, float, float, int] | None:
