@@ -71,11 +71,9 @@ def _jackknife(means: Values, against: Values) -> float:
     n = len(means)
     if n < 2:
         return float("nan")
-    z = [
-        np.arctanh(np.clip(_spearman(np.nanmean(np.delete(means, i, 0), 0), against), -0.9999, 0.9999))
-        for i in range(n)
-    ]
-    return float((n - 1) / n * np.sum((z - np.mean(z)) ** 2))
+    rho = np.array([_spearman(np.nanmean(np.delete(means, i, 0), 0), against) for i in range(n)])
+    z = np.arctanh(np.clip(rho, -0.9999, 0.9999))
+    return float((n - 1) / n * np.sum((z - z.mean()) ** 2))
 
 
 def _spearman(x: Values, y: Values) -> float:

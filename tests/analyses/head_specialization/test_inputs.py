@@ -24,7 +24,7 @@ def checked(model: Any, config: Config) -> tuple[dict[str, Any], Workspace]:
     work = Workspace()
     result = run(model, config, work)
     check_tables("head-specialization", result.tables, SCHEMAS)
-    return result.tables, work
+    return dict(result.tables), work
 
 
 def test_a_model_without_a_tokenizer_is_measured_on_random_tokens() -> None:
