@@ -36,7 +36,7 @@ def test_the_entry_point_is_an_analysis() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     module = import_module(project["entry-points"]["interp.analyses"]["head-specialization"])
     analysis = Analysis("head-specialization", module)
-    assert analysis.question == "What does each head attend to, and how sure is that?"
+    assert analysis.question.startswith("What does each head attend to, and how sure is that?")
     assert {"heads", "kinds", "relations", "offsets", "stability"} <= set(analysis.schemas)
     assert set(analysis.memory_settings) <= set(analysis.config_class.__dataclass_fields__)
 
