@@ -166,7 +166,7 @@ def _beginning(model: HookedModel, prefix: list[int], config: Config, work: Work
     if prefix:
         return []
     tokenizer = model.tokenizer
-    names = ("bos_token_id", "cls_token_id", "eos_token_id")
+    names = ("bos_token_id", "cls_token_id")
     known = [getattr(tokenizer, name, None) for name in names] if tokenizer is not None else []
     token = next((each for each in known if each is not None and each < (model.d_vocab or 0)), None)
     if config.beginning == "token" and token is not None and tokenizer is not None:

@@ -1,5 +1,7 @@
 """What notable heads do on three sentences: their strongest edges, for the cards."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import torch
@@ -43,7 +45,7 @@ def notable(kinds: pd.DataFrame, most: int) -> list[tuple[str, int]]:
 
     Broad heads show nothing, and redundant ones what others show.
     """
-    telling = kinds[~kinds["kind"].isin(["broad", "redundant"])]
+    telling: Any = kinds[~kinds["kind"].isin(["broad", "redundant"])]
     above = (telling["value"] - telling["threshold"]).fillna(-np.inf)
     turn = above.groupby([telling["called"], telling["kind"]]).rank(ascending=False, method="first")
     order = telling.assign(above=-above, turn=turn, called=~telling["called"].astype(bool))

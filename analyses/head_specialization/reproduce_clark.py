@@ -7,6 +7,7 @@ rather than accuracies. Published: Table 1 and the authors' notebook, whose head
 
 import argparse
 import sys
+from typing import Any
 
 import pandas as pd
 
@@ -54,7 +55,7 @@ def beside_published(model: HookedModel, treebank: str, work: Workspace | None =
     table = table[table["direction"] == DIRECTIONS[0]]
     rows = []
     for relation, (name, layer, head, accuracy, baseline) in PUBLISHED.items():
-        of_relation = table[table["relation"] == relation]
+        of_relation: Any = table[table["relation"] == relation]
         if not len(of_relation):
             continue
         best = of_relation[of_relation["best"]].iloc[0]

@@ -231,7 +231,7 @@ def head_rows(table: pd.DataFrame) -> list[pd.DataFrame]:
     """Rows of the table ``heads``: accuracy over all relations, by direction; the control is the best fixed offset."""
     parts = []
     for direction, metric in zip(DIRECTIONS, ("syntactic_head", "syntactic_dependent"), strict=True):
-        rows = table[(table["relation"] == ALL) & (table["direction"] == direction)]
+        rows: Any = table[(table["relation"] == ALL) & (table["direction"] == direction)]
         parts.append(
             rows[["site", "layer", "head", "ci_low", "ci_high", "p_corrected", "n"]].assign(
                 metric=metric, data="treebank", value=rows["accuracy"], chance=np.nan, control=rows["baseline"],
