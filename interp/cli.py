@@ -21,6 +21,7 @@ from rich.console import Console
 import interp
 from interp.errors import RunFolderError, UsageError, UserError
 from interp.flags import (
+    Compare,
     Page,
     Prune,
     Report,
@@ -44,7 +45,7 @@ from interp.plugins import (
     installed,
     unknown,
 )
-from interp.results import Result, RunFolder
+from interp.results import Result, RunFolder, save
 from interp.results.folder import check_usable
 from interp.results.provenance import versions
 from interp.results.storage import to_json, write_file
@@ -60,6 +61,7 @@ usage: interp COMMAND ...
   interp list                         the analyses that are installed
   interp page RUN                     draw the page of a finished run again
   interp prune MODEL --out FOLDER     cut heads out of a model and save the smaller one
+  interp compare RUN RUN              which heads differ between two runs, and by how much
   interp --version
 
 Each command explains its flags: interp report --help, interp run ANALYSIS --help.
@@ -103,6 +105,8 @@ def _dispatch(argv: list[str]) -> int:
             return _prune(parse(Prune, rest, prog="interp prune"))
         case "page":
             return _page(parse(Page, rest, prog="interp page"))
+        case "compare":
+            return _compare(parse(Compare, rest, prog="interp compare"))
         case "list":
             return _list(rest)
         case "--version":
@@ -111,7 +115,8 @@ def _dispatch(argv: list[str]) -> int:
         case "-h" | "--help" | "help":
             _say(USAGE.rstrip())
             return 0
-    raise UsageError(f"{unknown('command', command, ['report', 'run', 'doctor', 'list', 'page'])} (interp --help)")
+    known = ["report", "run", "doctor", "prune", "compare", "list", "page"]
+    raise UsageError(f"{unknown('command', command, known)} (interp --help)")
 
 
 def _report(flags: Report, command: Sequence[str]) -> int:
@@ -228,6 +233,26 @@ def _prune(flags: Prune) -> int:
     carry_out = import_module("interp.prune_command").carry_out  # which needs torch
     with memory_advice(("batch_size", "length")):
         _say(carry_out(flags, _say))
+    return 0
+
+
+def _compare(flags: Compare) -> int:
+    from rich.console import Console
+
+    from interp.compared import as_json, show
+    from interp.comparison import compare
+    from interp.results.storage import to_json
+
+    names = None if flags.analyses is None else _chosen(flags.analyses)
+    found = compare(RunFolder(flags.before), RunFolder(flags.after), names)
+    if flags.json:
+        _say(to_json(as_json(found)).rstrip())
+    else:
+        show(found, Console(width=None if sys.stdout.isatty() else 160))
+    if flags.out is not None:
+        save(found.result(), flags.out)
+        page = find_page()(flags.out)
+        _complain(f"{page}", "") if flags.json else _say(page)
     return 0
 
 

@@ -175,6 +175,22 @@ class Page:
     """Show the traceback of an error."""
 
 
+@dataclass(frozen=True)
+class Compare:
+    """Compare two runs on the same heads: two texts, a checkpoint and the next, before and after fine-tuning."""
+
+    before: Annotated[Positional[Path], arg(metavar="RUN", help="a run folder")]
+    after: Annotated[Positional[Path], arg(metavar="RUN", help="the other, of a model with the same heads")]
+    analyses: Annotated[str | None, arg(metavar="NAME,NAME")] = None
+    """Which analyses, as names with commas between. None: all that both runs have finished."""
+    json: bool = False
+    """Print everything as JSON instead of tables."""
+    out: Annotated[Path | None, arg(metavar="FOLDER")] = None
+    """Save the comparison there, with a page."""
+    debug: bool = False
+    """Show the traceback of an error."""
+
+
 def parse(kind: type[Flags], argv: Sequence[str], *, prog: str, description: str | None = None) -> Flags:
     """Flags from the command line; tyro leaves the process with 2 for a wrong flag and with 0 after ``--help``.
 

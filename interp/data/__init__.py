@@ -9,28 +9,43 @@ Knows no model: tokenizers are passed in (any that works like a Hugging Face one
     segments.py     random tokens with a segment that is copied, as training data
     documents.py    documents from .txt, .jsonl and .npy files, the hub, or the sample text
     text.py         windows of documents
+    treebank.py     sentences with heads, relations and mentions, from CoNLL-U
+    alignment.py    which tokens a word is written with
+    labels.py       what each token is: special, punctuation, one of a pair of brackets, …
 """
 
+from interp.data.alignment import Alignment, align
 from interp.data.conventions import prefix_tokens, suffix_tokens
 from interp.data.documents import SAMPLE, Document, read_documents
+from interp.data.labels import TokenLabels, token_labels, token_texts
 from interp.data.repeats import RepeatedTokens, repeated_tokens, unrepeated_tokens
 from interp.data.segments import CopiedSegments, copied_segments
 from interp.data.sequences import Sequences
 from interp.data.text import windows
+from interp.data.treebank import Mention, Sentence, read_treebank, shuffled
 from interp.data.vocabulary import Vocabulary
 
 __all__ = [
     "SAMPLE",
+    "Alignment",
     "CopiedSegments",
     "Document",
+    "Mention",
     "RepeatedTokens",
+    "Sentence",
     "Sequences",
+    "TokenLabels",
     "Vocabulary",
+    "align",
     "copied_segments",
     "prefix_tokens",
     "read_documents",
+    "read_treebank",
     "repeated_tokens",
+    "shuffled",
     "suffix_tokens",
+    "token_labels",
+    "token_texts",
     "unrepeated_tokens",
     "windows",
 ]

@@ -100,11 +100,44 @@ const CARD = {
   },
 
   edges(table, layer, head, stack) {
-    const told = (rows, side, verb) => rows.map((row) => [table.record(row), stackAt(table, row, `${side}_site`)]).map(([record, other]) => [
+    const measure = table.has("change") ? "change" : "excess";
+    const strongest = (rows) => table.has("change") ? rows : rows.sort((a, b) => (table.value(b, measure) ?? -Infinity) - (table.value(a, measure) ?? -Infinity)).slice(0, 5);
+    const told = (rows, side, verb) => strongest(rows).map((row) => [table.record(row), stackAt(table, row, `${side}_site`)]).map(([record, other]) => [
       [`${verb} `, headLink(record[`${side}_layer`], record[`${side}_head`], other)], visible(record.path ?? "").replaceAll("_", " "),
-      [signed(record.change), element("small", {}, ` ${interval(record.ci_low, record.ci_high)}`)]]);
+      [signed(record[measure]), element("small", {}, ` ${interval(record.ci_low, record.ci_high)}`)]]);
     const rows = [...told(rowsOf(table, { target_layer: layer, target_head: head }, stack, "target_site"), "source", "fed by"), ...told(rowsOf(table, { source_layer: layer, source_head: head }, stack, "source_site"), "target", "feeds")];
-    return rows.length ? smallTable(["", "path", "#change"], rows) : null;
+    return rows.length ? smallTable(["", "path", `#${measure}`], rows) : null;
+  },
+
+  distances(table, layer, head, stack) {
+    const rows = rowsOf(table, { layer, head }, stack).map((row) => table.record(row)).filter((record) => record.mass >= 0.005).sort((a, b) => b.low - a.low);
+    const name = (record) => { const [near, far] = [Math.abs(record.low), Math.abs(record.high)].sort((a, b) => a - b); return `${record.low < 0 ? "+" : ""}${near === far ? near : `${near}–${far}`}`; };
+    return rows.length ? smallTable(["tokens back", "", "#attention"], rows.map((record) => [
+      inStack(record, name(record)), bar({ value: record.mass, ci_low: null, chance: null }, [0, 1]), number(record.mass)])) : null;
+  },
+
+  offsets(table, layer, head, stack) {
+    const rows = rowsOf(table, { layer, head }, stack).map((row) => table.record(row)).filter((record) => record.share >= 0.05).sort((a, b) => b.share - a.share);
+    return rows.length ? smallTable(["#offset", "#strongest there", "#attention there", "#chance"], rows.map((record) => [
+      inStack(record, record.offset > 0 ? `+${record.offset}` : String(record.offset).replace("-", "−")), number(record.share), number(record.mass), number(record.chance)])) : null;
+  },
+
+  relations(table, layer, head, stack) {
+    const rows = rowsOf(table, { layer, head }, stack).map((row) => table.record(row)).filter((record) => record.accuracy !== null)
+      .sort((a, b) => b.called - a.called || b.difference - a.difference).slice(0, 6);
+    return rows.length ? smallTable(["relation", "", "#accuracy", "#best offset"], rows.map((record) => [
+      [inStack(record, visible(record.relation)), element("small", {}, ` ${visible(record.direction)}${record.called ? ", called" : ""}`)],
+      bar({ ...record, value: record.accuracy, chance: record.baseline }, [0, 1]),
+      [number(record.accuracy), element("small", {}, ` ${interval(record.ci_low, record.ci_high)}`)], number(record.baseline)])) : null;
+  },
+
+  pairs(table, layer, head, stack) {
+    const rows = [...rowsOf(table, { layer_a: layer, head_a: head }, stack, "site_a").map((row) => [row, "b"]), ...rowsOf(table, { layer_b: layer, head_b: head }, stack, "site_b").map((row) => [row, "a"])]
+      .filter(([row]) => table.value(row, "jsd") !== null).sort(([a], [b]) => table.value(a, "jsd") - table.value(b, "jsd")).slice(0, 5);
+    return rows.length ? smallTable(["attends most like", "#nats apart", "#without the sink"], rows.map(([row, side]) => {
+      const record = table.record(row);
+      return [[headLink(record[`layer_${side}`], record[`head_${side}`], stackAt(table, row, `site_${side}`))], [number(record.jsd), element("small", {}, ` ${interval(record.ci_low, record.ci_high)}`)], number(record.jsd_without_sink)];
+    })) : null;
   },
 
   sets(table, layer, head) {
@@ -128,7 +161,17 @@ const CARD = {
     const tokens = [...tables.values()].find((candidate) => candidate.analysis === table.analysis && candidate.view === "tokens");
     if (!rows.length || !tokens || !(await tokens.load())) return null;
     const strongest = rows.filter((row) => table.value(row, "key") > 0).sort((a, b) => table.value(b, "weight") - table.value(a, "weight"))[0] ?? rows[0];
-    const { site, data, sequence, query } = table.record(strongest);
+    const { site, data, sequence } = table.record(strongest);
+    const others = [...new Set(rows.filter((row) => table.value(row, "data") === data && table.value(row, "site") === site).map((row) => table.value(row, "sequence")))].filter((other) => other !== sequence);
+    const figures = [];
+    for (const each of [sequence, ...others].slice(0, 3)) figures.push(await CARD.sentence(table, tokens, { site, layer, head, data, sequence: each }));
+    return element("div", {}, ...figures);
+  },
+
+  // One sequence, from the query with the strongest edge to any key but the first.
+  async sentence(table, tokens, { site, layer, head, data, sequence }) {
+    const rows = table.find({ site, layer, head, data, sequence });
+    const query = table.value(rows.filter((row) => table.value(row, "key") > 0 && table.value(row, "key") !== table.value(row, "query")).sort((a, b) => table.value(b, "weight") - table.value(a, "weight"))[0] ?? rows[0], "query");
     const weights = await patternOf(table.analysis, { site, layer, head, data, sequence });
     const row = weights.get(query);
     const found = tokens.find({ data, sequence });

@@ -10,7 +10,7 @@ import pytest
 
 from interp.results import Result, save
 from reports import page
-from tests.reports import synthetic
+from tests.reports import specialized, synthetic
 from tests.reports.test_page import HOSTILE, only
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -261,3 +261,35 @@ def test_a_narrow_window_does_not_scroll_sideways(browser, drawn: Path, scheme: 
 
 def _rgb(colour: str) -> list[float]:
     return [float(part) for part in colour.removeprefix("rgb(").removesuffix(")").split(",")]
+
+
+@pytest.fixture(scope="module")
+def specialization(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a run of head-specialization on a 2-layer x 4-head model."""
+    folder = tmp_path_factory.mktemp("specialization") / "run"
+    save(
+        only(specialized.result(specialized.SMALL), *(set(specialized.tables(specialized.SMALL)) - {"stability"})),
+        folder,
+    )
+    return page.write(folder)
+
+
+def test_the_card_of_a_specialised_head_joins_kinds_distances_relations_and_sentences(browser, specialization: Path):
+    kinds = specialized.planted(specialized.SMALL)
+    _, layer, head = next(head for head, called in kinds.items() if called == ["previous_token"])
+    for tab in _open(browser, specialization, f"#L{layer}H{head}"):
+        card = tab.locator("#card")
+        card.locator("figure.reading").nth(2).wait_for()
+        assert card.locator(".pill").all_inner_texts() == ["previous-token head"]
+        text = card.inner_text()
+        for part in ("tokens back", "strongest there", "attends most like", "feeds"):
+            assert part in text, part
+        assert card.locator("figure.reading .token.query").count() == 3
+
+
+def test_the_map_of_kinds_says_what_a_head_is_called(browser, specialization: Path):
+    _, layer, head = next(head for head, called in specialized.planted(specialized.SMALL).items() if "sink" in called)
+    for tab in _open(browser, specialization):
+        box = tab.locator(".plate.opening .map").bounding_box()
+        tab.mouse.move(box["x"] + box["width"] * (head + 0.5) / 4, box["y"] + box["height"] * (layer + 0.5) / 2)
+        tab.locator("#tip").get_by_text(f"L{layer}H{head}: sink head").wait_for()

@@ -293,7 +293,7 @@ def test_heads_as_text() -> None:
 
 
 def test_a_norm_over_all_heads_is_refused() -> None:
-    from tests.interp.models.families import tiny
+    from tests.families import tiny
 
     model = interp.load(tiny("olmo2"), verify=False)
     with pytest.raises(UserError, match="a norm over all heads at once"):
@@ -301,7 +301,7 @@ def test_a_norm_over_all_heads_is_refused() -> None:
 
 
 def test_norms_of_their_own_heads_are_cut() -> None:
-    from tests.interp.models.families import tiny
+    from tests.families import tiny
 
     model = interp.load(tiny("cohere", use_qk_norm=True), verify=False)
     assert "q_norm" in model.head_weights(0).unread
@@ -311,7 +311,7 @@ def test_norms_of_their_own_heads_are_cut() -> None:
 
 @pytest.mark.parametrize("family", ["gpt_bigcode", "falcon_multi_query", "gpt_neo", "phi", "granite", "qwen2"])
 def test_other_families(family: str) -> None:
-    from tests.interp.models.families import tiny
+    from tests.families import tiny
 
     model = interp.load(tiny(family), verify=False)
     for keep in ({0: (1, 2, 3), 1: (0, 2)}, {0: (), 1: (3,)}):
@@ -321,7 +321,7 @@ def test_other_families(family: str) -> None:
 
 @pytest.mark.parametrize("family", ["falcon_alibi", "phi3", "falcon_grouped"])
 def test_what_a_models_own_code_cannot_have_is_refused(family: str) -> None:
-    from tests.interp.models.families import tiny
+    from tests.families import tiny
 
     model = interp.load(tiny(family), verify=False)
     if family == "falcon_alibi":
