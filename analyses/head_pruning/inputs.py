@@ -28,6 +28,9 @@ from interp.results import Workspace
 from interp.statistics.units import unit_index
 
 
+_LATER = "loss of tokens seen before"
+
+
 @dataclass(frozen=True, eq=False)
 class Data:
     """Sequences, and what heads matter for on them.
@@ -199,7 +202,7 @@ def _measured(
             raise UserError(f"{name}: {error}; give a longer text or shorter sequences (--length)") from None
     data = Data(name, sequences, measure, scored_on, reported_on)
     if config.metric == "accuracy":
-        if not (kind.endswith("next token") or kind.startswith("loss of the decoder")):
+        if loss not in (metrics.decoder_loss, metrics.mean_loss) and kind != _LATER:
             raise UserError(
                 f"--metric accuracy is of next tokens, which {model.info.get('name', 'this model')} has not"
             )
@@ -222,8 +225,8 @@ def _loss(
         return "loss of the decoder's next token", sequences, metrics.decoder_loss
     if not _finds_continuations(model) and model.is_causal:
         model.require_loss()
-        words = "loss of the next token" if first is None else "loss of tokens seen before"
-        return f"{words}", sequences, metrics.causal_loss(first)
+        words = "loss of the next token" if first is None else _LATER
+        return words, sequences, metrics.causal_loss(first)
     if not _finds_continuations(model):
         tokenizer: Any = model.tokenizer
         given, loss = metrics.masked_loss(
