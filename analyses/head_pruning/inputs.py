@@ -27,7 +27,6 @@ from interp.models.sites import AttentionSite
 from interp.results import Workspace
 from interp.statistics.units import unit_index
 
-
 _LATER = "loss of tokens seen before"
 
 
