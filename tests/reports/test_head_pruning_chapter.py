@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from interp.results import Result, RunFolder
+from interp.results import Result, RunFolder, save
 from reports import style
 from reports.chapters import Chapter, Plate, Sentence
 from reports.chapters.head_pruning import chapter
@@ -99,7 +99,8 @@ def test_kinds_of_another_analysis_are_read_when_the_page_is_drawn(tmp_path: Pat
     ])  # fmt: skip
 
     class Run:
-        analyses = ("induction-heads", "head-pruning")
+        def analyses(self) -> list[str]:
+            return ["induction-heads", "head-pruning"]
 
         def load(self, name: str) -> Result:
             return Result(name, {"kinds": kinds} if name == "induction-heads" else {}, {})
@@ -118,7 +119,8 @@ def test_costs_are_drawn_where_the_run_has_them() -> None:
     ])  # fmt: skip
 
     class Run:
-        analyses = ("pruned",)
+        def analyses(self) -> list[str]:
+            return ["pruned"]
 
         def load(self, name: str) -> Result:
             return Result(name, {"cost": cost}, {})
@@ -161,6 +163,9 @@ def test_effects_are_sorted_and_named() -> None:
     assert all(re.fullmatch(r"L\dH\d", name) for name in names)
 
 
-def test_a_run_folder_of_a_real_run_folder_type_is_accepted() -> None:
-    assert hasattr(RunFolder, "analyses")
-    assert hasattr(RunFolder, "load")
+def test_the_folder_of_a_real_run_is_read(tmp_path: Path) -> None:
+    result = pruning_tables.result()
+    folder = save(result, tmp_path / "run")
+    run = RunFolder(tmp_path / "run")
+    assert folder.is_dir()
+    assert chapter_of(run.load("head-pruning"), run).lead == chapter_of(result).lead

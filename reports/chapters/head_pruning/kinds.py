@@ -20,7 +20,7 @@ _LIMITS = (
 def when_kinds_go(reading: Reading, run: RunFolder | None) -> pd.DataFrame:
     """``kind, share, source`` for each head and what it is called; share: of the heads that are gone when it goes."""
     order = reading.table("order", order="importance")
-    source = None if run is None else next((name for name in CALLING if name in run.analyses), None)
+    source = None if run is None else next((name for name in CALLING if name in run.analyses()), None)
     if order.empty or run is None or source is None:
         return pd.DataFrame(columns=pd.Index(["kind", "share", "source"]))
     kinds = run.load(source).tables.get("kinds")

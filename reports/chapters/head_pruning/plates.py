@@ -47,7 +47,7 @@ def plates(reading: Reading) -> tuple[Plate, ...]:
 
 def cost(run: RunFolder | None) -> tuple[Plate, ...]:
     """Time and memory of pruned models, where the run has a table ``cost`` of them."""
-    names = run.analyses if run is not None else []
+    names = run.analyses() if run is not None else []
     tables = [run.load(name).tables.get("cost") for name in names] if run is not None else []
     wanted = {"quantity", "share", "ratio", "ci_low", "ci_high"}
     table = next((t for t in tables if t is not None and wanted <= set(t.columns) and len(t)), None)
