@@ -1,6 +1,5 @@
 """What the model is given, cut into passes and parts, and what is measured of it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -252,7 +251,7 @@ def _arguments(model: HookedModel, sequences: Sequences) -> dict[str, Any]:
     return given | ({"decoder_tokens": sequences.tokens} if model.is_encoder_decoder else {})
 
 
-def _around(model: HookedModel) -> dict[str, Sequence[int]]:
+def _around(model: HookedModel) -> dict[str, Any]:
     tokenizer = model.tokenizer
     return {
         "prefix": [] if tokenizer is None else prefix_tokens(tokenizer),

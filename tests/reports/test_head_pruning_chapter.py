@@ -80,7 +80,7 @@ def test_a_run_without_a_table_says_less(missing: str) -> None:
 
 
 def test_an_importance_that_loses_to_chance_is_said_to(made: Chapter) -> None:
-    areas = pruning_tables.result().tables["areas"].copy()
+    areas: Any = pruning_tables.result().tables["areas"].copy()
     areas.loc[areas["order"] == "random", ["margin", "ci_low", "ci_high"]] = [[-0.3, -0.5, -0.1], [0.5, 0.3, 0.7]]
     text = verdicts(chapter_of(pruning_tables.result(areas=areas)))
     assert "clearly better than one of 2 random orders: the smallest margin is −0.30" in text
@@ -142,7 +142,7 @@ def test_every_figure_is_drawn(gates: bool) -> None:
 
 
 def test_the_curve_shows_what_the_table_holds() -> None:
-    table = pruning_tables.result().tables["curve"]
+    table: Any = pruning_tables.result().tables["curve"]
     figure, (ax,) = style.canvas(5, 3)
     draw.curve(table, ax, {"share": 0.25, "ci_low": 0.2, "ci_high": 0.3})
     drawn = [line.get_ydata() for line in ax.lines if len(np.atleast_1d(line.get_ydata())) == 11]
@@ -153,7 +153,7 @@ def test_the_curve_shows_what_the_table_holds() -> None:
 
 
 def test_effects_are_sorted_and_named() -> None:
-    table = pruning_tables.result().tables["effects"]
+    table: Any = pruning_tables.result().tables["effects"]
     _, (ax,) = style.canvas(5, 5)
     draw.effects(table[table["ablation"] == "resample"], ax, most=10)
     names = [label.get_text() for label in ax.get_yticklabels()]

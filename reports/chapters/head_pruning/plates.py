@@ -17,9 +17,10 @@ _DOTS = 40
 
 def opening(reading: Reading) -> Plate | None:
     """The layer x head map of importance, of the stack that has the head that matters most."""
-    first = next((str(data) for data in reading.table("heads", metric="importance").get("data", ())), None)
-    if first is None:
+    rows = reading.table("heads", metric="importance")
+    if rows.empty:
         return None
+    first = str(rows["data"].iloc[0])
     heads = reading.measured("heads", "value", metric="importance", data=first)
     effects = main_effects(reading)
     needed = effects.loc[effects["verdict"] == "needed"] if len(effects) else effects
