@@ -128,7 +128,11 @@ def reproduce(config: Config) -> pd.DataFrame:
     rows += _curve(model, importance, reported)
     rows += _alone(model, scored, reported)
     effects = [single(model, texts) for texts in (scored, reported)]
-    r = f"{np.corrcoef(*effects)[0, 1]:.2f}" if min(np.ptp(each) for each in effects) > 0 else "not defined"
+    r = (
+        f"{np.corrcoef(effects[0], effects[1])[0, 1]:.2f}"
+        if min(np.ptp(each) for each in effects) > 0
+        else "not defined"
+    )
     rows.append(("r of single heads' effects, both files", f"{PUBLISHED['r between data']} (on accuracy)", r))
     return pd.DataFrame(rows, columns=pd.Index(["quantity", "published", "measured"]))
 
@@ -160,7 +164,7 @@ def classifier(place: str, tokenizer: Any, config: Config) -> Any:
         UserError: it has none, and there is nothing to fit it on.
     """
     texts = None if config.fit is None else read(config.fit, config.fit_n, config.seed)
-    n_labels = {} if texts is None else {"num_labels": int(texts["label"].nunique())}
+    n_labels = {} if texts is None else {"num_labels": len(set(texts["label"]))}
     module, info = AutoModelForSequenceClassification.from_pretrained(place, output_loading_info=True, **n_labels)
     module.eval()
     if texts is not None:
@@ -227,7 +231,8 @@ def _errors(model: HookedModel, texts: Labelled) -> NDArray[np.float64]:
 
 
 def _logits(model: HookedModel, batch: Batch) -> Tensor:
-    logits = model.run(**batch).output.logits
+    output: Any = model.run(**batch).output
+    logits = output.logits
     return logits.float() if logits.dtype is not torch.float64 else logits
 
 

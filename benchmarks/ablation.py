@@ -90,7 +90,8 @@ def measure(config: Config) -> dict[str, Any]:
     )  # fmt: skip
     every = single_heads(model)
     chosen = [every[i] for i in np.linspace(0, len(every) - 1, min(config.heads, len(every))).round().astype(int)]
-    batch, others = {"tokens": tokens}, {"tokens": tokens.roll(1, 0).flip(1)}
+    batch: dict[str, Any] = {"tokens": tokens}
+    others: dict[str, Any] = {"tokens": tokens.roll(1, 0).flip(1)}
     donor = model.run(**others, keep="z").z
     plain = untouched(model)
     at_once = config.at_once or (1 if model.device.type == "cpu" else max(site.n_heads for site in model.sites))

@@ -71,11 +71,11 @@ def correlation(
     """
     means = [(unit_means(values, units), of) for values, units, of in (x, y)]
     rng = np.random.default_rng(seed)
-    value = _correlation(*(of(v.mean(0)) for v, of in means), how)
+    value = _correlation([of(v.mean(0)) for v, of in means], how)
     if np.isnan(value):
-        return (np.nan,) * 3
+        return np.nan, np.nan, np.nan
     drawn = np.array([
-        _correlation(*(of(v[rng.integers(len(v), size=len(v))].mean(0)) for v, of in means), how)
+        _correlation([of(v[rng.integers(len(v), size=len(v))].mean(0)) for v, of in means], how)
         for _ in range(_RESAMPLES)
     ])  # fmt: skip
     drawn = drawn[~np.isnan(drawn)]
@@ -103,7 +103,8 @@ def _plain(values: NDArray[np.float64]) -> NDArray[np.float64]:
     return values
 
 
-def _correlation(x: NDArray[np.float64], y: NDArray[np.float64], how: str) -> float:
+def _correlation(pair: list[NDArray[np.float64]], how: str) -> float:
+    x, y = pair
     if how == "spearman":
         x, y = stats.rankdata(x), stats.rankdata(y)
     x, y = x - x.mean(), y - y.mean()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -52,7 +53,7 @@ def orders(
     else:
         work.skip("importance scored again at each step of pruning", "budget is report")
     total = samples[(samples["path"] == "total") & (samples["ablation"] == samples["ablation"].iloc[0])]
-    exact = total.groupby("number")["change"].mean()
+    exact: Any = total.groupby("number")["change"].mean()
     if len(exact) == len(importance):
         found.append(Order("exact", 0, exact.sort_index().to_numpy().argsort(kind="stable")))
     else:
@@ -62,7 +63,7 @@ def orders(
     rng = np.random.default_rng(config.seed)
     found += [Order("random", draw, rng.permutation(len(importance))) for draw in range(config.random_orders)]
     found.append(Order(_REVERSED, 0, found[0].numbers[::-1].copy()))
-    kind = {site.name: site_kind(site) for site in model.sites}
+    kind: Any = {site.name: site_kind(site) for site in model.sites}
     parts = []
     for order in found:
         rank = np.empty(len(importance), int)
@@ -78,7 +79,8 @@ def measured(model: HookedModel, data: Data, order: pd.DataFrame, config: Config
     counts = config.counts(n_heads)
     sets: dict[frozenset[Head], int] = {}
     rows = []
-    for (name, draw), group in order.groupby(["order", "draw"], sort=False):
+    groups: Any = order.groupby(["order", "draw"], sort=False)
+    for (name, draw), group in groups:
         going = group.sort_values("rank")
         heads: list[Head] = list(zip(going["site"], going["head"].astype(int), strict=True))
         for step, count in enumerate(counts):
@@ -97,7 +99,7 @@ def measured(model: HookedModel, data: Data, order: pd.DataFrame, config: Config
 
 def left(order: pd.DataFrame) -> pd.DataFrame:
     """The table ``left``: heads that each site keeps at each share, in the order of importance."""
-    mine = order[order["order"] == "importance"]
+    mine: Any = order[order["order"] == "importance"]
     parts = []
     for count in Config.counts(len(mine)):
         share = count / len(mine)
@@ -125,9 +127,10 @@ def _rescored(model: HookedModel, data: Data, scores: Scores, config: Config, wo
 
 def by_order(values: pd.DataFrame) -> Mapping[tuple[str, int], Float[NDArray[np.float64], "sequence step"]]:
     """The metric of every order and draw."""
+    groups: Any = values.groupby(["order", "draw"], sort=False)
     return {
         (str(name), int(draw)): group.pivot(index="sequence", columns="step", values="value").to_numpy()
-        for (name, draw), group in values.groupby(["order", "draw"], sort=False)
+        for (name, draw), group in groups
     }
 
 

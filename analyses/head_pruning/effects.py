@@ -1,6 +1,7 @@
 """What happens when heads are ablated one by one: in all, by their direct path alone, and one head left of a layer."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -67,7 +68,8 @@ def table(samples: pd.DataFrame, scores: Scores, data: Data, config: Config) -> 
     rank = np.empty(len(importance), int)
     rank[np.argsort(-importance, kind="stable")] = np.arange(1, len(importance) + 1)
     parts = []
-    for (kind, path), group in samples.groupby(["ablation", "path"], sort=False):
+    groups: Any = samples.groupby(["ablation", "path"], sort=False)
+    for (kind, path), group in groups:
         wide = group.pivot(index="sequence", columns="number", values="change")
         change, numbers = wide.to_numpy(), wide.columns.to_numpy()
         found = mean_interval(change, units, seed=config.seed)

@@ -7,6 +7,7 @@ with λ raised step by step. At test time a gate is the clipped, stretched σ(lo
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -84,7 +85,8 @@ def _trained(
                  "ci_low": float(change.low), "ci_high": float(change.high), "n": int(change.n),
                  "steps": config.gate_steps}
             )  # fmt: skip
-    return {"gates": pd.concat(gates, ignore_index=True)[list(GATES)], "gates_path": pd.DataFrame(path)}
+    whole: Any = pd.concat(gates, ignore_index=True)[list(GATES)]
+    return {"gates": whole, "gates_path": pd.DataFrame(path)}
 
 
 def train(model: HookedModel, data: Data, heads: list[Head], log_alpha: Tensor, penalty: float, config: Config) -> None:

@@ -1,6 +1,5 @@
 """What the model is given, cut into passes and parts, and what is measured of it."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,6 +25,8 @@ from interp.errors import UserError
 from interp.models.sites import AttentionSite
 from interp.results import Workspace
 from interp.statistics.units import unit_index
+
+_LATER = "loss of tokens seen before"
 
 
 @dataclass(frozen=True, eq=False)
@@ -199,7 +200,7 @@ def _measured(
             raise UserError(f"{name}: {error}; give a longer text or shorter sequences (--length)") from None
     data = Data(name, sequences, measure, scored_on, reported_on)
     if config.metric == "accuracy":
-        if not (kind.endswith("next token") or kind.startswith("loss of the decoder")):
+        if loss not in (metrics.decoder_loss, metrics.mean_loss) and kind != _LATER:
             raise UserError(
                 f"--metric accuracy is of next tokens, which {model.info.get('name', 'this model')} has not"
             )
@@ -222,8 +223,8 @@ def _loss(
         return "loss of the decoder's next token", sequences, metrics.decoder_loss
     if not _finds_continuations(model) and model.is_causal:
         model.require_loss()
-        words = "loss of the next token" if first is None else "loss of tokens seen before"
-        return f"{words}", sequences, metrics.causal_loss(first)
+        words = "loss of the next token" if first is None else _LATER
+        return words, sequences, metrics.causal_loss(first)
     if not _finds_continuations(model):
         tokenizer: Any = model.tokenizer
         given, loss = metrics.masked_loss(
@@ -250,7 +251,7 @@ def _arguments(model: HookedModel, sequences: Sequences) -> dict[str, Any]:
     return given | ({"decoder_tokens": sequences.tokens} if model.is_encoder_decoder else {})
 
 
-def _around(model: HookedModel) -> dict[str, Sequence[int]]:
+def _around(model: HookedModel) -> dict[str, Any]:
     tokenizer = model.tokenizer
     return {
         "prefix": [] if tokenizer is None else prefix_tokens(tokenizer),

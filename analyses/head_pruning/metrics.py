@@ -3,6 +3,7 @@
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -118,7 +119,7 @@ def own_metric(name: str) -> Metric:
     """
     module, _, function = name.partition(":")
     try:
-        found = getattr(importlib.import_module(module), function)
+        found: Any = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise UserError(f"--metric {name}: {error}") from None
     if not callable(found):
@@ -138,7 +139,7 @@ def has_gradient(model: HookedModel, metric: Metric, batch: Batch) -> bool:
 
 
 def _embedded(model: HookedModel, batch: Batch) -> Float[Tensor, "sequence d_model"]:
-    output = model.run(**batch).output
+    output: Any = model.run(**batch).output
     hidden = getattr(output, "last_hidden_state", None)
     if hidden is None:  # a task's own head: its logits, position by position, say as much about the sequence
         hidden = output[0] if isinstance(output, tuple) else output.logits

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from interp.results import Result, RunFolder
+from interp.results import Result, RunFolder, save
 from reports import style
 from reports.chapters import Chapter, Plate, Sentence
 from reports.chapters.head_pruning import chapter
@@ -80,7 +80,7 @@ def test_a_run_without_a_table_says_less(missing: str) -> None:
 
 
 def test_an_importance_that_loses_to_chance_is_said_to(made: Chapter) -> None:
-    areas = pruning_tables.result().tables["areas"].copy()
+    areas: Any = pruning_tables.result().tables["areas"].copy()
     areas.loc[areas["order"] == "random", ["margin", "ci_low", "ci_high"]] = [[-0.3, -0.5, -0.1], [0.5, 0.3, 0.7]]
     text = verdicts(chapter_of(pruning_tables.result(areas=areas)))
     assert "clearly better than one of 2 random orders: the smallest margin is −0.30" in text
@@ -99,7 +99,8 @@ def test_kinds_of_another_analysis_are_read_when_the_page_is_drawn(tmp_path: Pat
     ])  # fmt: skip
 
     class Run:
-        analyses = ("induction-heads", "head-pruning")
+        def analyses(self) -> list[str]:
+            return ["induction-heads", "head-pruning"]
 
         def load(self, name: str) -> Result:
             return Result(name, {"kinds": kinds} if name == "induction-heads" else {}, {})
@@ -118,7 +119,8 @@ def test_costs_are_drawn_where_the_run_has_them() -> None:
     ])  # fmt: skip
 
     class Run:
-        analyses = ("pruned",)
+        def analyses(self) -> list[str]:
+            return ["pruned"]
 
         def load(self, name: str) -> Result:
             return Result(name, {"cost": cost}, {})
@@ -140,7 +142,7 @@ def test_every_figure_is_drawn(gates: bool) -> None:
 
 
 def test_the_curve_shows_what_the_table_holds() -> None:
-    table = pruning_tables.result().tables["curve"]
+    table: Any = pruning_tables.result().tables["curve"]
     figure, (ax,) = style.canvas(5, 3)
     draw.curve(table, ax, {"share": 0.25, "ci_low": 0.2, "ci_high": 0.3})
     drawn = [line.get_ydata() for line in ax.lines if len(np.atleast_1d(line.get_ydata())) == 11]
@@ -151,7 +153,7 @@ def test_the_curve_shows_what_the_table_holds() -> None:
 
 
 def test_effects_are_sorted_and_named() -> None:
-    table = pruning_tables.result().tables["effects"]
+    table: Any = pruning_tables.result().tables["effects"]
     _, (ax,) = style.canvas(5, 5)
     draw.effects(table[table["ablation"] == "resample"], ax, most=10)
     names = [label.get_text() for label in ax.get_yticklabels()]
@@ -161,6 +163,9 @@ def test_effects_are_sorted_and_named() -> None:
     assert all(re.fullmatch(r"L\dH\d", name) for name in names)
 
 
-def test_a_run_folder_of_a_real_run_folder_type_is_accepted() -> None:
-    assert hasattr(RunFolder, "analyses")
-    assert hasattr(RunFolder, "load")
+def test_the_folder_of_a_real_run_is_read(tmp_path: Path) -> None:
+    result = pruning_tables.result()
+    folder = save(result, tmp_path / "run")
+    run = RunFolder(tmp_path / "run")
+    assert folder.is_dir()
+    assert chapter_of(run.load("head-pruning"), run).lead == chapter_of(result).lead

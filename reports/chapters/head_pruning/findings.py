@@ -250,8 +250,8 @@ def _free(reading: Reading, order: str) -> Row | None:
 
 
 def _at(reading: Reading, order: str, share: float) -> Row | None:
-    rows = reading.table("curve", order=order)
-    return None if rows.empty else first(rows.loc[(rows["share"] - share).abs().sort_values().index])
+    rows = records(reading.table("curve", order=order))
+    return min(rows, key=lambda row: abs(row["share"] - share), default=None)
 
 
 def _percent(share: float) -> str:

@@ -20,7 +20,7 @@ _LIMITS = (
 def when_kinds_go(reading: Reading, run: RunFolder | None) -> pd.DataFrame:
     """``kind, share, source`` for each head and what it is called; share: of the heads that are gone when it goes."""
     order = reading.table("order", order="importance")
-    source = None if run is None else next((name for name in CALLING if name in run.analyses), None)
+    source = None if run is None else next((name for name in CALLING if name in run.analyses()), None)
     if order.empty or run is None or source is None:
         return pd.DataFrame(columns=pd.Index(["kind", "share", "source"]))
     kinds = run.load(source).tables.get("kinds")
@@ -37,7 +37,7 @@ def finding(table: pd.DataFrame) -> tuple[Finding, ...]:
     kinds = _by_median(table)
     if len(kinds) < 2:
         return ()
-    told = [f"{_counted(len(rows), kind)} ({100 * float(rows['share'].median()):.0f} %)" for kind, rows in kinds]
+    told = [f"{_counted(len(rows), kind)} ({100 * _median(rows):.0f} %)" for kind, rows in kinds]
     verdict = (
         f"In the order of importance, {words.join(told)} go when so much of the model's heads is pruned, by the "
         "median of each kind."
@@ -67,7 +67,11 @@ def plate(table: pd.DataFrame) -> tuple[Plate, ...]:
 
 def _by_median(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     groups = [(str(kind), rows) for kind, rows in table.groupby("kind", sort=False)]
-    return sorted(groups, key=lambda group: -float(group[1]["share"].median()))
+    return sorted(groups, key=lambda group: -_median(group[1]))
+
+
+def _median(rows: pd.DataFrame) -> float:
+    return float(pd.Series(rows["share"]).median())
 
 
 def _counted(n: int, kind: str) -> str:

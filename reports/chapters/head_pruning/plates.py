@@ -17,9 +17,10 @@ _DOTS = 40
 
 def opening(reading: Reading) -> Plate | None:
     """The layer x head map of importance, of the stack that has the head that matters most."""
-    first = next((str(data) for data in reading.table("heads", metric="importance").get("data", ())), None)
-    if first is None:
+    rows = reading.table("heads", metric="importance")
+    if rows.empty:
         return None
+    first = str(rows["data"].iloc[0])
     heads = reading.measured("heads", "value", metric="importance", data=first)
     effects = main_effects(reading)
     needed = effects.loc[effects["verdict"] == "needed"] if len(effects) else effects
@@ -47,7 +48,7 @@ def plates(reading: Reading) -> tuple[Plate, ...]:
 
 def cost(run: RunFolder | None) -> tuple[Plate, ...]:
     """Time and memory of pruned models, where the run has a table ``cost`` of them."""
-    names = run.analyses if run is not None else []
+    names = run.analyses() if run is not None else []
     tables = [run.load(name).tables.get("cost") for name in names] if run is not None else []
     wanted = {"quantity", "share", "ratio", "ci_low", "ci_high"}
     table = next((t for t in tables if t is not None and wanted <= set(t.columns) and len(t)), None)

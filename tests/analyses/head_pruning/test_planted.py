@@ -3,7 +3,6 @@
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 from scipy import stats
@@ -12,7 +11,7 @@ from analyses.head_pruning import Config, agreement, curves, run, summary
 from analyses.head_pruning.schemas import SCHEMAS
 from interp.attention.edits import GateHeads
 from interp.models.planted import Planted, plant, twins
-from interp.results import Result, Workspace
+from interp.results import Workspace
 from interp.results.schemas import check_tables
 
 CONFIG = Config(length=32, sequences=9, second_sequences=4, gate_steps=40, gate_penalties=(0.001, 0.1))
@@ -30,21 +29,21 @@ def work() -> Workspace:
 
 
 @pytest.fixture(scope="module")
-def result(planted: Planted, work: Workspace) -> Result:
+def result(planted: Planted, work: Workspace) -> Any:
     return run(planted.model, CONFIG, work)
 
 
-def by_head(table: pd.DataFrame, column: str) -> dict[tuple[int, int], float]:
+def by_head(table: Any, column: str) -> dict[tuple[int, int], float]:
     return {(int(r["layer"]), int(r["head"])): float(r[column]) for r in table.to_dict("records")}
 
 
-def test_all_tables_keep_their_schemas(result: Result) -> None:
+def test_all_tables_keep_their_schemas(result: Any) -> None:
     check_tables("head-pruning", result.tables, SCHEMAS)
     assert set(result.tables) == {*SCHEMAS}
 
 
 @pytest.mark.parametrize("metric", ["importance", "first_order_zero", "first_order_resample", "integrated_zero"])
-def test_the_head_that_matters_is_first_by_every_score_and_its_twin_last(result: Result, metric: str) -> None:
+def test_the_head_that_matters_is_first_by_every_score_and_its_twin_last(result: Any, metric: str) -> None:
     heads = result.tables["heads"]
     value = by_head(heads[(heads["metric"] == metric) & (heads["data"] != "segments")], "value")
     assert value[MATTER] == max(value[MATTER], value[TWIN]) > 0.01
@@ -54,7 +53,7 @@ def test_the_head_that_matters_is_first_by_every_score_and_its_twin_last(result:
 
 
 @pytest.mark.parametrize("kind", ["resample", "mean", "zero"])
-def test_ablation_needs_the_two_heads_of_the_circuit_and_no_other(result: Result, kind: str) -> None:
+def test_ablation_needs_the_two_heads_of_the_circuit_and_no_other(result: Any, kind: str) -> None:
     effects = result.tables["effects"]
     mine = effects[(effects["ablation"] == kind) & (effects["path"] == "total")]
     change = by_head(mine, "change")
@@ -64,14 +63,14 @@ def test_ablation_needs_the_two_heads_of_the_circuit_and_no_other(result: Result
     assert change[0, 1] == pytest.approx(0.0, abs=1e-9)
 
 
-def test_patterns_that_are_the_same_in_every_sequence_are_worth_nothing(result: Result) -> None:
+def test_patterns_that_are_the_same_in_every_sequence_are_worth_nothing(result: Any) -> None:
     """Copies at one period: every head of the circuit attends to the same positions in all sequences."""
     effects = result.tables["effects"]
     change = effects[effects["ablation"] == "mean_pattern"]["change"]
     np.testing.assert_allclose(change, 0.0, atol=0.02)
 
 
-def test_direct_effects_tell_who_writes_the_logits(result: Result) -> None:
+def test_direct_effects_tell_who_writes_the_logits(result: Any) -> None:
     effects = result.tables["effects"]
     direct = by_head(effects[effects["path"] == "direct"], "change")
     total = by_head(effects[(effects["path"] == "total") & (effects["ablation"] == "resample")], "change")
@@ -79,7 +78,7 @@ def test_direct_effects_tell_who_writes_the_logits(result: Result) -> None:
     assert direct[0, 0] == 0.0
 
 
-def test_pruning_the_useless_heads_is_free_and_changes_no_logit(result: Result, planted: Planted) -> None:
+def test_pruning_the_useless_heads_is_free_and_changes_no_logit(result: Any, planted: Planted) -> None:
     curve = result.tables["curve"]
     mine = curve[curve["order"] == "importance"].set_index("n_pruned")
     assert abs(mine["change"][2]) < 1e-6
@@ -94,13 +93,13 @@ def test_pruning_the_useless_heads_is_free_and_changes_no_logit(result: Result, 
     torch.testing.assert_close(after, before, rtol=0, atol=1e-6)
 
 
-def test_importance_loses_to_no_random_order(result: Result) -> None:
+def test_importance_loses_to_no_random_order(result: Any) -> None:
     areas = result.tables["areas"]
     assert (areas["margin"][areas["order"] == "random"] >= -1e-9).all()
     assert areas["margin"][areas["order"] == "worst_first"].item() > 0.5
 
 
-def test_gates_close_on_what_is_useless(result: Result) -> None:
+def test_gates_close_on_what_is_useless(result: Any) -> None:
     gates = result.tables["gates"]
     last = by_head(gates[gates["penalty"] == 0.1], "gate")
     assert last[MATTER] > 0.5
@@ -109,19 +108,19 @@ def test_gates_close_on_what_is_useless(result: Result) -> None:
     assert result.tables["gates_path"]["kept"].tolist()[-1] == 2
 
 
-def test_the_best_head_of_a_layer_is_the_one_that_matters(result: Result) -> None:
+def test_the_best_head_of_a_layer_is_the_one_that_matters(result: Any) -> None:
     best = result.tables["best_head"].set_index("layer")
     assert best["kept_head"].tolist() == [0, 0]
     np.testing.assert_allclose(best["change"], 0.0, atol=1e-6)
 
 
-def test_what_is_left_counts_every_head(result: Result) -> None:
+def test_what_is_left_counts_every_head(result: Any) -> None:
     left = result.tables["left"]
     for share, rows in left.groupby("share"):
         assert rows["kept"].sum() == round((1 - float(str(share))) * 4)
 
 
-def test_nothing_is_left_out_of_a_small_model(work: Workspace, result: Result) -> None:
+def test_nothing_is_left_out_of_a_small_model(work: Workspace, result: Any) -> None:
     assert [part["part"] for part in work.left_out] == []
     assert result.provenance["inputs"]["repeated"]["metric"] == "loss of tokens seen before"
 
