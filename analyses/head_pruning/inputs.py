@@ -27,6 +27,8 @@ from interp.models.sites import AttentionSite
 from interp.results import Workspace
 from interp.statistics.units import unit_index
 
+_LATER = "loss of tokens seen before"
+
 
 @dataclass(frozen=True, eq=False)
 class Data:
@@ -165,9 +167,15 @@ def _of_random(
         )  # fmt: skip
         first = len(around["prefix"]) + span // 2
     else:
-        longest = min(31, (span - len(around["prefix"])) // 2)
+        longest, prefix = min(31, span // 2), around["prefix"]
         found = copied_segments(
-            vocabulary, span, n, shortest=min(8, longest), longest=longest, seed=config.seed, prefix=around["prefix"]
+            vocabulary,
+            span + len(prefix),
+            n,
+            shortest=min(8, longest),
+            longest=longest,
+            seed=config.seed,
+            prefix=prefix,
         )
         first = None
     return _measured(model, name, found, first, config, work, is_second)
@@ -193,7 +201,7 @@ def _measured(
             raise UserError(f"{name}: {error}; give a longer text or shorter sequences (--length)") from None
     data = Data(name, sequences, measure, scored_on, reported_on)
     if config.metric == "accuracy":
-        if not (kind.endswith("next token") or kind.startswith("loss of the decoder")):
+        if loss not in (metrics.decoder_loss, metrics.mean_loss) and kind != _LATER:
             raise UserError(
                 f"--metric accuracy is of next tokens, which {model.info.get('name', 'this model')} has not"
             )
@@ -216,8 +224,8 @@ def _loss(
         return "loss of the decoder's next token", sequences, metrics.decoder_loss
     if not _finds_continuations(model) and model.is_causal:
         model.require_loss()
-        words = "loss of the next token" if first is None else "loss of tokens seen before"
-        return f"{words}", sequences, metrics.causal_loss(first)
+        words = "loss of the next token" if first is None else _LATER
+        return words, sequences, metrics.causal_loss(first)
     if not _finds_continuations(model):
         tokenizer: Any = model.tokenizer
         given, loss = metrics.masked_loss(
