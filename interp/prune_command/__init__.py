@@ -15,7 +15,7 @@ from interp.flags import Prune
 from interp.models.hooked import HookedModel
 from interp.models.loading import load
 from interp.models.pruning import prune, save_plain, save_pruned
-from interp.models.pruning.cost import CLOCKS, measure_times, ratios, sizes
+from interp.models.pruning.cost import CLOCKS, check_lengths, measure_times, ratios, sizes
 from interp.models.pruning.recovery import TextData, losses_table, mean_losses, recover, recovery_config
 from interp.prune_command.choosing import choose
 from interp.prune_command.texts import Texts, batches
@@ -43,6 +43,8 @@ def carry_out(flags: Prune, say: Say) -> Path:
     model = load(flags.model, trust_remote_code=flags.trust_remote_code, **given)
     if flags.recover:
         model.require_loss()  # before anything takes long
+    if flags.times:
+        check_lengths(model, flags.lengths)
     texts = Texts.read(model, flags) if flags.needs_text else None
     kept, how = unfinished.decided(model, lambda: choose(model, flags, texts))
     before, losses = sizes(model, _counted(model, flags)), {}

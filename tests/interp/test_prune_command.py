@@ -191,6 +191,7 @@ def test_wrong_commands(flags: str, says: str, shell: Shell) -> None:
         ("--heads L0", "names no head"),
         ("--per-layer 9 --by random", "can keep 1 … 4 heads"),
         ("--keep 0.5", "needs a tokenizer"),
+        ("--keep 0.5 --by random --times", "more than the context of 64"),
     ],
 )
 def test_what_is_refused(flags: str, says: str, shell: Shell) -> None:

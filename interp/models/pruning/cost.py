@@ -22,7 +22,7 @@ from interp.models.pruning.cutting import numbers_in_base
 from interp.models.pruning.loading import check_base
 from interp.statistics import mean_interval
 
-__all__ = ["CLOCKS", "Clock", "Times", "measure_times", "ratios", "sizes", "without_core"]
+__all__ = ["CLOCKS", "Clock", "Times", "check_lengths", "measure_times", "ratios", "sizes", "without_core"]
 
 VARIANTS = ("unpruned", "masked", "pruned")
 """The model as it was; with the outputs of the removed heads multiplied by zero; with these heads cut out."""
@@ -180,6 +180,20 @@ def without_core(model: HookedModel) -> Iterator[str]:
         yield "interp"
 
 
+def check_lengths(model: HookedModel, lengths: Sequence[int], new_tokens: int = 16) -> None:
+    """Whether a model takes prompts of these lengths and what is generated after them.
+
+    Raises:
+        UserError: they are longer than its context.
+    """
+    longest = max(lengths) + (new_tokens + 1 if _generates(model) and not model.is_encoder_decoder else 0)
+    if model.n_ctx is not None and longest > model.n_ctx:
+        raise UserError(
+            f"time is measured on prompts of {max(lengths)} tokens, {longest} with those generated: more than the "
+            f"context of {model.n_ctx}; measure shorter lengths"
+        )
+
+
 # Parts ------------------------------------------------------------------------------------------------------------
 
 
@@ -198,9 +212,7 @@ def _check(
             f"batch sizes, lengths and rounds are at least 1, new tokens at least 0; got {list(batch_sizes)}, "
             f"{list(lengths)}, {rounds}, {new_tokens}"
         )
-    longest = max(lengths) + (0 if base.is_encoder_decoder else new_tokens + 1)
-    if base.n_ctx is not None and longest > base.n_ctx:
-        raise UserError(f"{longest} tokens are more than the context of {base.n_ctx}: measure shorter lengths")
+    check_lengths(base, lengths, new_tokens)
 
 
 def _timed(model: HookedModel, tokens: Tensor, new_tokens: int) -> dict[str, dict[str, float]]:

@@ -117,13 +117,11 @@ def test_any_set_of_heads_of_grouped_keys(data: st.DataObject) -> None:
         assert_same(output(twice, **inputs), gated(pruned, again, **inputs))
 
 
-@pytest.mark.parametrize("family", ["t5", "bloom", "mpt", "falcon", "gpt2", "gpt_neox", "gemma3", "bert"])
+@pytest.mark.parametrize("family", ["t5", "bloom", "mpt", "gpt2", "gpt_neox", "gemma3", "bert"])
 def test_pruned_twice(family: str) -> None:
     model, inputs = hooked(family), given_to(family)
     once = prune(model, kept_at_random(model, share=0.7, seed=6))
     again = kept_at_random(once, share=0.6, seed=7)
-    if family == "falcon":  # groups of one size
-        again = {once.sites[0].name: (0,)}
     assert_same(output(prune(once, again), **inputs), gated(once, again, **inputs))
 
 
