@@ -55,7 +55,7 @@ class Comparison:
 
     def result(self) -> Result:
         """The same as a result that can be saved and drawn."""
-        model = {"name": f"{self.models[0]} and {self.models[1]}"}
+        model = {"name": " and ".join(dict.fromkeys(self.models))}
         provenance = {
             "model": model,
             "config": {"before": self.before, "after": self.after},
