@@ -97,6 +97,16 @@ def test_noise_alone_changes_nothing(tmp_path: Path) -> None:
     assert not table["changed"].any()
 
 
+def test_one_small_difference_among_many_heads_is_no_change() -> None:
+    """By itself p would be 0.03; twelve heads were looked at."""
+    shift = float(stats.norm.isf(0.015)) * 0.05 * np.sqrt(2) / stats.norm.ppf(0.975)
+    table: Any = score_differences(result(), result({(0, 0): shift}))
+    row = table.loc[(table["layer"] == 0) & (table["head"] == 0) & (table["data"] == "text")].iloc[0]
+    assert row["ci_low"] > 0
+    assert row["p_corrected"] == pytest.approx(12 * 0.03)
+    assert not row["changed"]
+
+
 def test_a_kind_with_several_details_is_one_verdict() -> None:
     old, new = result(), result()
     rows = [
