@@ -76,7 +76,9 @@ def _lead(reading: Reading) -> Sentence:
     moved = changes.loc[changes["change"] != "kept"] if len(changes) else changes
     known = pd.concat([table.filter(_KEYS[1:]) for table in (changes, differences)]).drop_duplicates()
     n = len(moved.drop_duplicates(_KEYS[1:])) if len(moved) else 0
-    text = f"Between the two runs, of {reading.model_name}, {words.number_word(n)} of {words.count(len(known), 'head')} "
+    text = (
+        f"Between the two runs, of {reading.model_name}, {words.number_word(n)} of {words.count(len(known), 'head')} "
+    )
     text += f"{words.agree(n, 'changes', 'change')} what {words.agree(n, 'it is', 'they are')} called."
     return Sentence(text, (Rows("kind_changes"),))
 
