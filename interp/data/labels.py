@@ -5,6 +5,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -130,17 +131,22 @@ class _Text:
         for match in _A_WORD.finditer(self.text):
             yield match[0].casefold(), match.span()
 
-    def at(self, span: Span) -> list[int]:
-        """Positions whose tokens cover some of the characters, spaces aside."""
-        found = []
+    @cached_property
+    def covering(self) -> dict[int, list[int]]:
+        """The positions whose tokens cover each character, but for spaces."""
+        found: dict[int, list[int]] = {}
         for position, (start, end) in enumerate(self.offsets):
-            low, high = max(start, span[0]), min(end, span[1])
-            if low < high and self.text[low:high].strip():
-                found.append(position)
+            for at in range(start, end):
+                if not self.text[at].isspace():
+                    found.setdefault(at, []).append(position)
         return found
 
+    def at(self, span: Span) -> list[int]:
+        """Positions whose tokens cover some of the characters, spaces aside."""
+        return sorted({position for at in range(*span) for position in self.covering.get(at, ())})
+
     def sentence_starts(self) -> list[int]:
-        return [self.at(span)[0] for span in sentence_spans(self.text) if self.at(span)]
+        return [covered[0] for span in sentence_spans(self.text) if (covered := self.at(span))]
 
     def brackets(self) -> list[tuple[int, int]]:
         return self._pairs(_BRACKETS)
@@ -164,7 +170,6 @@ class _Text:
 
     def _pairs(self, closing: dict[str, str], straight: bool = False) -> list[tuple[int, int]]:
         """Pairs of positions that hold the two signs of a pair; each position is in one pair at most, the first."""
-        token_at = {at: i for i, (start, end) in enumerate(self.offsets) for at in range(start, end)}
         opened: list[tuple[str, int]] = []
         pairs, taken = [], set()
         for at, sign in enumerate(self.text):
@@ -173,8 +178,8 @@ class _Text:
             is_straight = straight and sign == _STRAIGHT
             opener = _STRAIGHT if is_straight else closing.get(sign)
             if opener is not None and opened and opened[-1][0] == opener:
-                one, other = token_at.get(opened.pop()[1]), token_at.get(at)
-                if one is not None and other is not None and one != other and not {one, other} & taken:
+                one, other = (self.covering.get(place, [-1])[-1] for place in (opened.pop()[1], at))
+                if min(one, other) >= 0 and one != other and not {one, other} & taken:
                     pairs.append((one, other))
                     taken |= {one, other}
             elif is_straight or sign in closing.values():

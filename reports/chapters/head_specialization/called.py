@@ -14,6 +14,12 @@ def called(reading: Reading, kind: str = "") -> pd.DataFrame:
     return rows.sort_values("value", ascending=kind == "redundant") if len(rows) else rows
 
 
+def main_data(reading: Reading) -> str:
+    """What the heads were called by: text, or the random tokens that take its place without a tokenizer."""
+    heads = reading.heads
+    return "text" if heads.empty or (heads["data"] == "text").any() else "repeated"
+
+
 def present(reading: Reading) -> list[str]:
     """The kinds that some head is called, the most telling first."""
     rows = called(reading)

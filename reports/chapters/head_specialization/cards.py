@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from reports import words
 from reports.chapters import Plate, Shown
-from reports.chapters.head_specialization.called import called, head_kinds, kind_words, present
+from reports.chapters.head_specialization.called import called, head_kinds, kind_words, main_data, present
 from reports.chapters.reading import KEYS, Reading, Row, head_rows, records
 from reports.figures.head_cards import Sentence, card
 from reports.figures.text import text_view
@@ -14,7 +14,7 @@ _CARDS = 6
 _SENTENCES = 3
 _CLEAR = 0.4  # weight from which an edge shows what a head does
 _FACTS = (
-    ("entropy", "text"), ("expected_distance", "text"), ("first_position", "text"), ("first_position_norm", "text"),
+    ("entropy", ""), ("expected_distance", ""), ("first_position", ""), ("first_position_norm", ""),
     ("copying_eigenvalues", "weights"),
 )  # fmt: skip
 _PLAIN = ("sink", "broad", "redundant")  # kinds whose pattern tells little
@@ -116,7 +116,7 @@ def _facts(reading: Reading, head: Row, kinds: list[Row]) -> list[tuple[str, str
             (kind_words(row), f"{words.number(row['value'])} (threshold {words.number(row['threshold'])}{chance})")
         )
     for metric, data in _FACTS:
-        score = reading.score(metric, data, head)
+        score = reading.score(metric, data or main_data(reading), head)
         if score is None:
             continue
         unit = words.UNITS.get(metric, "")

@@ -6,7 +6,7 @@ import pandas as pd
 
 from reports import words
 from reports.chapters import Finding, Rows, Sentence
-from reports.chapters.head_specialization.called import called, n_called, present
+from reports.chapters.head_specialization.called import called, main_data, n_called, present
 from reports.chapters.reading import KEYS, Reading, Row, first, head_rows, records
 
 _MARGIN = 5  # heads or relations named in one sentence
@@ -128,7 +128,7 @@ def coreference(reading: Reading) -> Finding | None:
 
 def sinks(reading: Reading) -> Finding | None:
     """The head that rests most on the first position, and what is left of it when values are counted in."""
-    plain = reading.measured("heads", "value", metric="first_position", data="text")
+    plain = reading.measured("heads", "value", metric="first_position", data=main_data(reading))
     if plain.empty:
         return None
     best = first(plain.sort_values("value", ascending=False))
@@ -139,10 +139,10 @@ def sinks(reading: Reading) -> Finding | None:
         f"takes most of {reading.name(best)}, {size} of its attention."
     )
     support = []
-    weighted = reading.score("first_position_norm", "text", best)
+    weighted = reading.score("first_position_norm", main_data(reading), best)
     if weighted is not None:
         size = words.measured(weighted["value"], weighted["ci_low"], weighted["ci_high"])
-        link = head_rows("heads", best, metric="first_position_norm", data="text")
+        link = head_rows("heads", best, metric="first_position_norm", data=main_data(reading))
         support.append(
             Sentence(f"Weighted by the size of the values, ‖αf(x)‖, the share of that position is {size}.", (link,))
         )

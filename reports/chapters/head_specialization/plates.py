@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from reports import style, words
 from reports.chapters import Plate, Rows
-from reports.chapters.head_specialization.called import called
+from reports.chapters.head_specialization.called import called, main_data
 from reports.chapters.maps import maps_plate
 from reports.chapters.reading import Reading, records
 from reports.figures import head_specialization as draw
@@ -78,7 +78,7 @@ def _entropy(reading: Reading, stack: str) -> Plate | None:
         "spread evenly over what a row may read. Clark et al. (2019) call heads of BERT broad above 3.8 nats on rows "
         "of 128 tokens.",
         figure,
-        (Rows("heads", {"metric": "entropy", "data": "text"}),),
+        (Rows("heads", {"metric": "entropy", "data": main_data(reading)}),),
     )
 
 
@@ -106,7 +106,7 @@ def _sink(reading: Reading, stack: str) -> Plate | None:
         f"Share of attention on the first position, of each head (dots) and on average over a layer (lines).{beside} "
         f"{_n(plain)}.",
         figure,
-        (Rows("heads", {"metric": "first_position", "data": "text"}),),
+        (Rows("heads", {"metric": "first_position", "data": main_data(reading)}),),
     )
 
 
@@ -249,7 +249,7 @@ def _stability(reading: Reading) -> Plate | None:
 
 
 def _text_scores(reading: Reading, metric: str, stack: str) -> pd.DataFrame:
-    rows = reading.measured("heads", "value", metric=metric, data="text")
+    rows = reading.measured("heads", "value", metric=metric, data=main_data(reading))
     return reading.stack(rows, stack) if len(rows) else rows
 
 
