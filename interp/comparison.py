@@ -200,6 +200,7 @@ def _remarks(analysis: str, old: Result, new: Result) -> Iterator[str]:
     ]  # fmt: skip
     if differ:
         yield f"{analysis}: the runs' settings differ: {'; '.join(differ)}."
+    yield from _verdicts_alone(analysis, old, new)
     if same := _same_inputs(old, new):
         yield f"{analysis}: {SAME_TOKENS.format(', '.join(same))}"
     scores = [_scores(result) for result in (old, new)]
@@ -207,6 +208,22 @@ def _remarks(analysis: str, old: Result, new: Result) -> Iterator[str]:
         if only := sorted({f"{metric} ({data})" for *_, metric, data in these - others}):
             n = len(these - others)
             yield f"{analysis}: {n} scores have a value in the {which} run alone and are left out: {', '.join(only)}."
+
+
+def _verdicts_alone(analysis: str, old: Result, new: Result) -> Iterator[str]:
+    """Heads that are called a kind in one run alone though their score is beyond the threshold in both, or unknown."""
+    changes = kind_changes(old, new)
+    moved = changes.loc[changes["change"] != "kept"]
+    beyond = [moved[f"value_{side}"] > moved["threshold"] for side in ("before", "after")]
+    known = moved["value_before"].notna() & moved["value_after"].notna() & moved["threshold"].notna()
+    for rows, what in (
+        (moved.loc[known & (beyond[0] == beyond[1])], "their score is on the same side of the threshold in both: what "
+         "differs is how sure it is (fewer documents, wider intervals, no test)"),
+        (moved.loc[~known], "one run has no score for that kind (not measured there, or its heads are listed if called)"),
+    ):  # fmt: skip
+        if len(rows):
+            kinds = ", ".join(dict.fromkeys(str(kind).replace("_", " ") for kind in rows["kind"]))
+            yield f"{analysis}: of the kinds gained or lost, {len(rows)} ({kinds}) say little, since {what}."
 
 
 def _same_inputs(old: Result, new: Result) -> list[str]:

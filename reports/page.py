@@ -199,12 +199,19 @@ def _about(parts: list[Part], known: set[tuple[int, int]]) -> Mapping[str, Any]:
         if "site" in table
         for site in table["site"].unique()
     }
+    metrics = {
+        str(metric)
+        for part in parts
+        for table in part.result.tables.values()
+        if "metric" in table
+        for metric in table["metric"].unique()
+    }
     return {
         "layers": max((layer for layer, _ in known), default=-1) + 1,
         "heads": max((head for _, head in known), default=-1) + 1,
         "stacks": sorted({words.stack_name(site) for site in sites}),
         "stackOf": {site: words.stack_name(site) for site in sorted(sites)},
-        "metrics": {**words.METRICS, **words.SHORT},
+        "metrics": {metric: words.short_metric(metric) for metric in (*words.METRICS, *sorted(metrics))},
         "units": words.UNITS,
         "data": words.DATA,
         "kinds": words.KINDS,

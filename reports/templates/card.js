@@ -60,7 +60,7 @@ function smallTable(columns, rows) {
 
 const CARD = {
   kinds(table, layer, head, stack) {
-    const rows = rowsOf(table, { layer, head }, stack).map((row) => table.record(row));
+    const rows = rowsOf(table, { layer, head }, stack).map((row) => table.record(row)).sort((a, b) => b.called - a.called);
     if (!rows.length) return null;
     return smallTable(["called", "#value", "#lower bound", "#threshold", "why"], rows.map((record) => [
       inStack(record, `${record.called ? "" : "not "}${about.kinds[record.kind] ?? visible(record.kind)}`), number(record.value), number(record.simultaneous_low), number(record.threshold), visible(record.reason ?? ""),

@@ -139,6 +139,19 @@ def test_what_a_reader_has_to_know_is_said(tmp_path: Path) -> None:
     assert "12 scores have a value in the first run alone and are left out: copying (weights)" in notes
 
 
+def test_verdicts_that_changed_without_the_score_are_told(tmp_path: Path) -> None:
+    """L0H0 scores 0.8 in both runs and is called in one alone; L1H1's kind has no score in the second."""
+    one = result({(0, 0): 0.5}, {(0, 0): "previous_token", (1, 1): "previous_token"})
+    other = result({(0, 0): 0.5}, model="second")
+    kinds: Any = other.tables["kinds"]
+    kinds = kinds.loc[~((kinds["layer"] == 1) & (kinds["head"] == 1))]
+    save(one, tmp_path / "one")
+    save(replace(other, tables={**other.tables, "kinds": kinds}), tmp_path / "other")
+    notes = "\n".join(compare(RunFolder(tmp_path / "one"), RunFolder(tmp_path / "other")).notes)
+    assert "of the kinds gained or lost, 1 (previous token) say little, since their score is on the same side" in notes
+    assert "of the kinds gained or lost, 1 (previous token) say little, since one run has no score" in notes
+
+
 def test_runs_with_other_heads_are_refused(runs: tuple[Path, Path], tmp_path: Path) -> None:
     other = result(model="third")
     tables = {name: table.loc[table["layer"] < 2] for name, table in other.tables.items()}

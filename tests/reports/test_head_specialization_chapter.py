@@ -135,6 +135,22 @@ def test_the_text_shown_is_an_edge_between_words(made: Chapter):
     view = made.text.view
     assert view.strongest.position != view.query
     assert any(char.isalpha() for char in view.token(view.query).word)
+    assert view.strongest.weight >= 0.4
+
+
+def test_where_no_edge_is_clear_the_strongest_is_shown(result: Result):
+    patterns = result.tables["patterns"]
+    weak = patterns.assign(weight=patterns["weight"] * 0.3)
+    shown = chapter_of(with_tables(result, patterns=weak)).text
+    assert shown is not None
+    tokens = result.tables["tokens"].set_index(["sequence", "position"])["text"]
+    ends = zip(weak["sequence"], weak["query"], weak["key"], weak["weight"], strict=True)
+    between = [
+        weight for sequence, query, key, weight in ends
+        if key not in (0, query) and all(any(map(str.isalpha, tokens[sequence, end])) for end in (query, key))
+    ]  # fmt: skip
+    row = weak.loc[(weak["layer"] == shown.view.layer) & (weak["head"] == shown.view.head)]
+    assert max(between) in set(row["weight"])
 
 
 @pytest.mark.parametrize("missing", specialized.tables(specialized.SMALL))

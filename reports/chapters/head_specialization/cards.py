@@ -12,6 +12,7 @@ from reports.figures.text import text_view
 
 _CARDS = 6
 _SENTENCES = 3
+_CLEAR = 0.4  # weight from which an edge shows what a head does
 _FACTS = (
     ("entropy", ""), ("expected_distance", ""), ("first_position", ""), ("first_position_norm", ""),
     ("copying_eigenvalues", "weights"),
@@ -41,13 +42,19 @@ def plates(reading: Reading) -> tuple[Plate, ...]:
 
 
 def shown_text(reading: Reading) -> Shown | None:
-    """A notable head on one sentence: the query whose edge between two tokens of the text is the strongest."""
+    """A notable head on one sentence: the query whose edge between two words is the strongest.
+
+    The first head that has a clear edge; where none has, the strongest edge of all.
+    """
+    best: tuple[float, Row, Sentence, Row] | None = None
     for head in notable(reading):
-        for sentence in _sentences(reading, head):
-            found = _telling(sentence)
-            if found is not None:
-                return _shown(reading, head, sentence, found)
-    return None
+        edges = [(sentence, edge) for sentence in _sentences(reading, head) if (edge := _telling(sentence)) is not None]
+        for sentence, edge in sorted(edges, key=lambda pair: -pair[1]["weight"])[:1]:
+            if best is None or edge["weight"] > best[0]:
+                best = float(edge["weight"]), head, sentence, edge
+        if best is not None and best[0] >= _CLEAR:
+            break
+    return None if best is None else _shown(reading, *best[1:])
 
 
 def _shown(reading: Reading, head: Row, sentence: Sentence, edge: Row) -> Shown:
