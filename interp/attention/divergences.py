@@ -151,8 +151,8 @@ def _check(traces: Sequence[Trace], rows: Tensor | None, without: Tensor | None)
     sizes = [(trace.query.shape[0], trace.query.shape[2], trace.key.shape[2]) for trace in traces]
     if len(set(sizes)) > 1:
         raise ValueError(
-            "heads are compared row by row, so sites must have equal batches, queries and keys; got [batch, query, key] "
-            + " and ".join(str(list(size)) for size in dict.fromkeys(sizes))
+            "heads are compared row by row, so sites must have equal batches, queries and keys; got [batch, query, "
+            "key] " + " and ".join(str(list(size)) for size in dict.fromkeys(sizes))
         )
     batch, n_queries, n_keys = sizes[0]
     if rows is not None and len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < n_queries:
