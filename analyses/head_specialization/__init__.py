@@ -1,4 +1,4 @@
-"""What each head attends to: to what kinds of token, at which distances, along which relations, and how sure that is.
+"""What does each head attend to, and how sure is that? Kinds of token, distances, relations between words.
 
 The measures of Clark et al. 2019, Voita et al. 2019, Kovaleva et al. 2019, Kobayashi et al. 2020, Gu et al. 2025 and
 Elhage et al. 2021, with chance levels, controls and intervals. docs/head-specialization.md says how each number comes
@@ -21,6 +21,7 @@ about.
 # pooled.py       accuracies over documents, with intervals
 # patterns.py     notable heads' strongest edges on three sentences
 # schemas.py      what the tables look like
+# reproduce_clark.py  BERT-base beside Clark et al.'s numbers
 
 import pandas as pd
 

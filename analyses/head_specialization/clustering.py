@@ -1,6 +1,6 @@
 """Heads in clusters and in two dimensions, from how far they are apart, and how stable the clusters are."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -35,7 +35,7 @@ class Clustering(NamedTuple):
 
 
 def clusterings(
-    matrix: NDArray[np.float64], resampled: Sequence[NDArray[np.float64]], most: int = MOST_CLUSTERS
+    matrix: NDArray[np.float64], resampled: Iterable[NDArray[np.float64]], most: int = MOST_CLUSTERS
 ) -> dict[int, Clustering]:
     """Clusters of heads by Ward's linkage, from two to ``most``; none where all heads are at one place.
 
@@ -83,19 +83,17 @@ def embedding(matrix: NDArray[np.float64], seed: int) -> tuple[NDArray[np.float6
     return places * np.where(signs == 0, 1.0, signs), float(scaling.stress_)
 
 
-def resampled(by_unit: NDArray[np.float64], seed: int) -> list[NDArray[np.float64]]:
+def resampled(by_unit: NDArray[np.float64], seed: int) -> Iterator[NDArray[np.float64]]:
     """Mean by pair over units drawn with replacement, [pair] each; none where there are too few units."""
     if len(by_unit) < 2:
-        return []
+        return
     present = ~np.isnan(by_unit)
     known = np.where(present, by_unit, 0.0)
     overall = mean_of_units(by_unit)
-    found = []
     for _, counts in draws(len(by_unit), RESAMPLES, seed):
         for times in counts:
             n = times @ present
-            found.append(np.where(n > 0, times @ known / np.maximum(n, 1), overall))
-    return found
+            yield np.where(n > 0, times @ known / np.maximum(n, 1), overall)
 
 
 def _cut(distance: NDArray[np.float64], numbers: Sequence[int]) -> NDArray[np.intp]:

@@ -11,7 +11,7 @@ class Config:
     text: str | None = None
     """A text to measure on: a .txt, .jsonl or .npy file, or hub:NAME. None: the sample text."""
     other_text: str | None = None
-    """A second text, of another kind, to see which scores depend on the text. None: the treebank's sentences."""
+    """A second text, of another kind, to see which scores depend on the text. None: the treebank's, if one is given."""
     window: int | None = None
     """Tokens of a window of text; the model's context where that is shorter. None: 128; with the full budget 512."""
     windows: int | None = None

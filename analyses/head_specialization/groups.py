@@ -24,11 +24,12 @@ from analyses.head_specialization.comparing import Compared, compare
 from analyses.head_specialization.config import Config
 from interp import HookedModel
 from interp.results import Workspace
-from interp.statistics import halves, mean_interval, simultaneous_lower, unit_means
+from interp.statistics import MeanInterval, halves, mean_interval, simultaneous_lower, unit_means
 from interp.statistics.units import Units
 
 _MOST = float(np.log(2))
 _PAIR_RESAMPLES = 500  # of the bootstrap of each pair: there are tens of thousands
+_PAIRS = 100_000  # whose intervals are taken at once
 _COLUMNS = {
     "divergences": ("site_a", "layer_a", "head_a", "site_b", "layer_b", "head_b", "jsd", "ci_low", "ci_high",
                     "jsd_without_sink", "n"),
@@ -80,9 +81,14 @@ def empty(name: str) -> pd.DataFrame:
 
 def divergences(compared: Compared, units: Units | None, seed: int) -> pd.DataFrame:
     """How far every pair of heads is apart, over all sequences; the interval is of ``jsd``."""
-    whole = mean_interval(
-        compared.whole, units, bounds=(0.0, _MOST + 1e-6), seed=seed, n_resamples=_PAIR_RESAMPLES
-    )  # fmt: skip
+    blocks = [
+        mean_interval(
+            compared.whole[:, start : start + _PAIRS], units, bounds=(0.0, _MOST + 1e-6), seed=seed,
+            n_resamples=_PAIR_RESAMPLES,
+        )
+        for start in range(0, compared.whole.shape[1], _PAIRS)
+    ]  # fmt: skip
+    whole = MeanInterval(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
     ends = {}
     for side, numbers in zip("ab", compared.pairs, strict=True):
         for place, name in enumerate(("site", "layer", "head")):
@@ -106,7 +112,7 @@ def grouped(compared: Compared, units: Units | None, seed: int, work: Workspace)
     if len(known) < 2:
         return {}
     among = matrix[np.ix_(known, known)]
-    found = clusterings(among, [compared.square(mean)[np.ix_(known, known)] for mean in resampled(by_unit, seed)])
+    found = clusterings(among, (compared.square(mean)[np.ix_(known, known)] for mean in resampled(by_unit, seed)))
     best = max(found, key=lambda n: float(found[n].silhouettes.mean())) if found else 1
     chosen = found.get(best) or one_cluster(len(known))
     places, stress = embedding(among, seed)

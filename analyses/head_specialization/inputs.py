@@ -1,7 +1,8 @@
 """What the model is given: windows of text with their labels, and how it is cut into forward passes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,12 +15,14 @@ from analyses.head_specialization.config import Config
 from interp import HookedModel
 from interp.data import (
     SAMPLE,
+    Document,
     Sequences,
     TokenLabels,
     Vocabulary,
     copied_segments,
     prefix_tokens,
     read_documents,
+    read_treebank,
     suffix_tokens,
     token_labels,
     windows,
@@ -107,10 +110,8 @@ def make(model: HookedModel, config: Config, work: Workspace) -> Inputs:
         )
     if model.is_encoder_decoder:
         work.note("Encoder and decoder are given the same tokens.")
-    tokenizer, sources = model.tokenizer, {"text": config.text or SAMPLE}
-    if config.other_text is not None:
-        sources["other_text"] = config.other_text
-    if tokenizer is None and not sources["text"].endswith(".npy"):
+    tokenizer, source = model.tokenizer, config.text or SAMPLE
+    if tokenizer is None and not source.endswith(".npy"):
         work.skip(
             "everything that needs to know what a token is (punctuation, numbers, sentences, …)",
             "the model came without a tokenizer; random tokens, of which some come again, take the place of a text",
@@ -119,7 +120,14 @@ def make(model: HookedModel, config: Config, work: Workspace) -> Inputs:
     prefix = [] if tokenizer is None else prefix_tokens(tokenizer)
     suffix = [] if tokenizer is None else suffix_tokens(tokenizer)
     beginning = _beginning(model, prefix, config, work)
-    texts = {data: _text(model, data, source, beginning, config, work) for data, source in sources.items()}
+    texts = {"text": _text(model, "text", read_documents(source), beginning, config, work)}
+    if config.other_text is not None:
+        texts["other_text"] = _text(model, "other_text", read_documents(config.other_text), beginning, config, work)
+    elif config.treebank is not None and tokenizer is not None:
+        try:
+            texts["other_text"] = _text(model, "other_text", _of_treebank(config), beginning, config, work)
+        except UserError as reason:
+            work.skip("the treebank as a text of another kind", str(reason))
     return Inputs(texts, [*beginning, *prefix], suffix)
 
 
@@ -158,7 +166,7 @@ def _beginning(model: HookedModel, prefix: list[int], config: Config, work: Work
     if prefix:
         return []
     tokenizer = model.tokenizer
-    names = ("bos_token_id", "cls_token_id", "eos_token_id")
+    names = ("bos_token_id", "cls_token_id")
     known = [getattr(tokenizer, name, None) for name in names] if tokenizer is not None else []
     token = next((each for each in known if each is not None and each < (model.d_vocab or 0)), None)
     if config.beginning == "token" and token is not None and tokenizer is not None:
@@ -173,10 +181,23 @@ def _beginning(model: HookedModel, prefix: list[int], config: Config, work: Work
     return []
 
 
-def _text(model: HookedModel, data: str, source: str, beginning: list[int], config: Config, work: Workspace) -> Text:
+def _of_treebank(config: Config) -> list[Document]:
+    """The treebank's documents as texts."""
+    assert config.treebank is not None
+    texts: dict[str, list[str]] = {}
+    for sentence in read_treebank(config.treebank):
+        texts.setdefault(sentence.document, []).append(sentence.text)
+    source = f"the treebank {Path(config.treebank).name}"
+    return [Document(name, source, " ".join(sentences)) for name, sentences in texts.items()]
+
+
+def _text(
+    model: HookedModel, data: str, documents: Iterable[Document], beginning: list[int], config: Config,
+    work: Workspace,
+) -> Text:  # fmt: skip
     length = config.window_length if model.n_ctx is None else min(config.window_length, model.n_ctx)
     sequences = windows(
-        read_documents(source), model.tokenizer, length - len(beginning), n=config.n_windows, seed=config.seed,
+        documents, model.tokenizer, length - len(beginning), n=config.n_windows, seed=config.seed,
         vocab_size=model.d_vocab, context=model.n_ctx,
     )  # fmt: skip
     for note in sequences.notes:

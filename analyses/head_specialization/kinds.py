@@ -1,6 +1,7 @@
 """Which heads are called what, and why. A head has every kind that it meets; most have none."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -112,7 +113,7 @@ def _taken(columns: NDArray[np.float64], index: NDArray[np.intp]) -> NDArray[np.
 
 def syntactic(relations: pd.DataFrame, config: Config) -> pd.DataFrame:
     """A row of ``kinds`` for each head and relation that is called; "all" names no relation."""
-    rows = relations[relations["called"] & (relations["relation"] != "all")]
+    rows: Any = relations[relations["called"] & (relations["relation"] != "all")]
     points = config.syntactic_margin
     return _made(
         rows, "syntactic", "relation_accuracy", rows["accuracy"], rows["relation"] + " " + rows["direction"],
@@ -128,7 +129,7 @@ def syntactic(relations: pd.DataFrame, config: Config) -> pd.DataFrame:
 
 def coreference(table: pd.DataFrame, config: Config) -> pd.DataFrame:
     """A row of ``kinds`` for each head that is called."""
-    rows = table[table["called"]]
+    rows: Any = table[table["called"]]
     baseline = rows[["nearest", "head_match"]].max(axis=1)
     return _made(
         rows, "coreference", "coreference_accuracy", rows["accuracy"], "", rows["difference_low"] + baseline,

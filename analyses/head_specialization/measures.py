@@ -206,8 +206,11 @@ def read(
             columns |= _columns(reading.values, chance.get(site.name), each.names)
         mass = run.readings(received)[site.name]
         size = size or (mass.values.shape[0], mass.values.shape[1])
+        uniform = run.chance(received)[site.name].expand_as(mass.values)
         for metric, value in _sinks(mass.values, mass.n, config).items():
             columns[metric] = _numbers(value)
+        for metric, value in _sinks(uniform, mass.n, config).items():
+            columns[f"chance:{metric}"] = _numbers(value)
         n, n_heads = size
         yield pd.DataFrame(
             {

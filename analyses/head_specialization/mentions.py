@@ -163,9 +163,8 @@ def _table(
     heads = pd.DataFrame(
         [(name, layer, head) for name, layer, n in sites for head in range(n)], columns=["site", "layer", "head"]
     )
-    return _with(heads, report, p).assign(
-        nearest=nearest[reports].mean(), head_match=matched[reports].mean(), called=above & (p <= 0.05)
-    )[list(COREFERENCE)]
+    shares = {"nearest": nearest[reports].mean(), "head_match": matched[reports].mean()}
+    return _with(heads, report, p).assign(**shares, called=above & (p <= 0.05)).reindex(columns=list(COREFERENCE))
 
 
 def _with(heads: pd.DataFrame, found: Pooled, p: NDArray[np.float64]) -> pd.DataFrame:

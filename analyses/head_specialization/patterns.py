@@ -1,5 +1,7 @@
 """What notable heads do on three sentences: their strongest edges, for the cards."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import torch
@@ -39,10 +41,15 @@ def tables(model: HookedModel, given: Inputs, kinds: pd.DataFrame, config: Confi
 
 
 def notable(kinds: pd.DataFrame, most: int) -> list[tuple[str, int]]:
-    """Heads to be shown: called ones first, by how far they are above their thresholds; broad heads show nothing."""
-    telling = kinds[~kinds["kind"].isin(["broad", "redundant"])]
+    """Heads to be shown: called ones first, the farthest above its threshold of each kind in turn.
+
+    Broad heads show nothing, and redundant ones what others show.
+    """
+    telling: Any = kinds[~kinds["kind"].isin(["broad", "redundant"])]
     above = (telling["value"] - telling["threshold"]).fillna(-np.inf)
-    order = telling.assign(above=above).sort_values(["called", "above"], ascending=False, kind="stable")
+    turn = above.groupby([telling["called"], telling["kind"]]).rank(ascending=False, method="first")
+    order = telling.assign(above=-above, turn=turn, called=~telling["called"].astype(bool))
+    order = order.sort_values(["called", "turn", "above"], kind="stable")
     return list(dict.fromkeys(zip(order["site"], order["head"].tolist(), strict=True)))[:most]
 
 

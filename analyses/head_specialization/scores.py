@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -67,8 +68,9 @@ class Scores:
         )
         names = metrics(model)
         undefined = {(site.name, m): why for site in model.sites for m in names if (why := not_applicable(site, m))}
+        by_data: Any = measured.groupby("data")
         return {
-            data: cls(data, heads, undefined, measured[measured["data"] == data], text.units, config.seed)
+            data: cls(data, heads, undefined, by_data.get_group(data), text.units, config.seed)
             for data, text in given.texts.items()
         }
 
@@ -150,7 +152,7 @@ def offsets_table(found: Scores) -> pd.DataFrame:
         share, mass, chance = (mean(columns[:, i], found.units) for i in range(3))
         n = (~np.isnan(unit_means(columns[:, 0], found.units))).sum(0)
         parts.append(found.heads.assign(offset=offset, share=share, mass=mass, chance=chance, n=n))
-    table = pd.concat(parts, ignore_index=True)
+    table: Any = pd.concat(parts, ignore_index=True)
     return table[table["n"] > 0].reset_index(drop=True)
 
 
@@ -160,6 +162,6 @@ def distances_table(found: Scores, n_positions: int) -> pd.DataFrame:
     for low, high in bins(n_positions):
         mass = mean(found.one(f"bin:{low}:{high}"), found.units)
         parts.append(found.heads.assign(low=low, high=high, mass=mass))
-    table = pd.concat(parts, ignore_index=True).dropna(subset="mass")
+    table: Any = pd.concat(parts, ignore_index=True).dropna(subset="mass")
     reads_ahead = table[table["low"] < 0].groupby("site")["mass"].transform("max").reindex(table.index)
     return table[(table["low"] >= 0) | (reads_ahead > 0)].reset_index(drop=True)

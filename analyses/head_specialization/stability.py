@@ -33,7 +33,8 @@ def table(found: dict[str, Scores], names: Sequence[str], work: Workspace) -> pd
         work.skip("stability between text kinds", "there is one text: --other-text takes a second")
     columns = ["metric", "between", "spearman", "ci_low", "ci_high", "n_heads"]
     made = pd.DataFrame([row for row in rows if row is not None], columns=columns)
-    return made.astype({"metric": str, "between": str, "n_heads": int})
+    kinds = {"metric": str, "between": str, "spearman": float, "ci_low": float, "ci_high": float, "n_heads": int}
+    return made.astype(kinds)
 
 
 def _between_halves(found: Scores, metric: str) -> tuple[str, str, float, float, float, int] | None:
@@ -70,11 +71,9 @@ def _jackknife(means: Values, against: Values) -> float:
     n = len(means)
     if n < 2:
         return float("nan")
-    z = [
-        np.arctanh(np.clip(_spearman(np.nanmean(np.delete(means, i, 0), 0), against), -0.9999, 0.9999))
-        for i in range(n)
-    ]
-    return float((n - 1) / n * np.sum((z - np.mean(z)) ** 2))
+    rho = np.array([_spearman(np.nanmean(np.delete(means, i, 0), 0), against) for i in range(n)])
+    z = np.arctanh(np.clip(rho, -0.9999, 0.9999))
+    return float((n - 1) / n * np.sum((z - z.mean()) ** 2))
 
 
 def _spearman(x: Values, y: Values) -> float:

@@ -182,7 +182,7 @@ def _judged(pairs: Pairs, relation: str, direction: str, inside: NDArray[np.bool
     selecting, _ = halves(pairs.unit, config.seed)
     selects = np.zeros(len(pairs.unit), dtype=bool)
     selects[selecting] = True
-    parts, start = [], 0
+    parts = []
     groups: dict[bytes, list[int]] = {}
     for place in range(len(pairs.sites)):
         groups.setdefault(pairs.possible[direction][:, place].tobytes(), []).append(place)
@@ -195,7 +195,6 @@ def _judged(pairs: Pairs, relation: str, direction: str, inside: NDArray[np.bool
         columns = np.concatenate([np.arange(first[place], first[place + 1]) for place in places])
         results = [_against_offset(pairs, half, direction, columns, config) for half in by_half]
         parts.append(_rows(pairs, places, *results, possible=seen.sum() / inside.sum()))
-        start += 1
     if not parts:
         return pd.DataFrame()
     table = pd.concat(parts, ignore_index=True).assign(relation=relation, direction=direction)
@@ -232,7 +231,7 @@ def head_rows(table: pd.DataFrame) -> list[pd.DataFrame]:
     """Rows of the table ``heads``: accuracy over all relations, by direction; the control is the best fixed offset."""
     parts = []
     for direction, metric in zip(DIRECTIONS, ("syntactic_head", "syntactic_dependent"), strict=True):
-        rows = table[(table["relation"] == ALL) & (table["direction"] == direction)]
+        rows: Any = table[(table["relation"] == ALL) & (table["direction"] == direction)]
         parts.append(
             rows[["site", "layer", "head", "ci_low", "ci_high", "p_corrected", "n"]].assign(
                 metric=metric, data="treebank", value=rows["accuracy"], chance=np.nan, control=rows["baseline"],

@@ -129,7 +129,7 @@ def _outcomes(rows: Rows, without: Tensor | None) -> tuple[Float[Tensor, "batch 
 
 
 def _pair_sums(weights: Float[Tensor, "head row key"]) -> Float[Tensor, "head head"]:
-    """½ Σ (p ln p + q ln q − s ln s) over the cells of every pair of different heads; symmetric, 0 for a head itself."""
+    """½ Σ (p ln p + q ln q − s ln s) over the cells of each pair of different heads; symmetric, 0 for a head itself."""
     n_heads = weights.shape[0]
     flat = weights.flatten(1)
     flat = flat[:, (flat > 0).any(0)].clamp_min_(_LEAST)
@@ -151,8 +151,8 @@ def _check(traces: Sequence[Trace], rows: Tensor | None, without: Tensor | None)
     sizes = [(trace.query.shape[0], trace.query.shape[2], trace.key.shape[2]) for trace in traces]
     if len(set(sizes)) > 1:
         raise ValueError(
-            "heads are compared row by row, so sites must have equal batches, queries and keys; got [batch, query, "
-            "key] " + " and ".join(str(list(size)) for size in dict.fromkeys(sizes))
+            "heads are compared row by row, so sites need equal batches, queries and keys; got [batch, query, key] "
+            + " and ".join(str(list(size)) for size in dict.fromkeys(sizes))
         )
     batch, n_queries, n_keys = sizes[0]
     if rows is not None and len(rows) and not 0 <= int(rows.min()) <= int(rows.max()) < n_queries:

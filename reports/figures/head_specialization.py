@@ -8,6 +8,7 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
+from matplotlib.ticker import MaxNLocator
 
 from reports import style, words
 from reports.figures.labels import label_points
@@ -33,20 +34,21 @@ def by_layer(series: Mapping[str, pd.DataFrame], ax: Axes, metric: str) -> Axes:
         places = rows["layer"] + apart * (2 * index - 1) * (len(series) > 1)
         ax.scatter(places, rows["value"], s=size, color=colour, alpha=0.5, linewidth=0, marker=marker, zorder=2,
                    rasterized=len(rows) > 1500)  # fmt: skip
-        means = rows.groupby("layer")["value"].mean()
-        ax.plot(means.index, means, color=colour, marker=marker, markersize=3.2, zorder=3, label=name or None,
+        layers = sorted(set(rows["layer"]))
+        means = [np.mean(rows.loc[rows["layer"] == layer, "value"]) for layer in layers]
+        ax.plot(layers, means, color=colour, marker=marker, markersize=3.2, zorder=3, label=name or None,
                 linestyle="-" if index == 0 else (0, (5, 1.5)), markeredgecolor="white",
                 markeredgewidth=0.4)  # fmt: skip
-    chance = next(iter(series.values()))["chance"].dropna()
-    if len(chance):
-        ax.axhline(chance.max(), color=style.MUTED, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
-        ax.annotate("uniform", (1.0, chance.max()), xycoords=ax.get_yaxis_transform(), xytext=(3, 0),
+    chance = [float(level) for level in next(iter(series.values()))["chance"].dropna()]
+    if chance:
+        ax.axhline(max(chance), color=style.MUTED, linewidth=0.8, linestyle=(0, (4, 3)), zorder=1)
+        ax.annotate("uniform", (1.0, max(chance)), xycoords=ax.get_yaxis_transform(), xytext=(3, 0),
                     textcoords="offset points", va="center", fontsize=style.SMALL, color=style.MUTED,
                     annotation_clip=False)  # fmt: skip
     unit = words.UNITS.get(metric, "share of attention")
     axis = f"{words.short_metric(metric)}\n({unit})"
     ax.set(xlabel="layer", ylabel=axis, ylim=(0, None), xlim=(-0.6, n_layers - 0.4))
-    ax.xaxis.get_major_locator().set_params(integer=True)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     if len(series) > 1:
         ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, handlelength=1.8, borderaxespad=0.1)
     sns.despine(ax=ax)
@@ -84,7 +86,11 @@ def embedding_by_group(groups: pd.DataFrame, ax: Axes) -> Axes:
     _plane(ax, groups)
     middle = groups.loc[groups["medoid"].astype(bool)]
     names = [words.head_name(*head) for head in zip(middle["layer"], middle["head"], strict=True)]
-    return label_points(ax, list(zip(middle["x"], middle["y"], strict=True)), names)
+    label_points(ax, list(zip(middle["x"], middle["y"], strict=True)), names)
+    for text in ax.texts:
+        if text.get_text() in names:  # names lie over points here
+            text.set_bbox({"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6})
+    return ax
 
 
 def relations(table: pd.DataFrame, ax: Axes) -> Axes:
@@ -155,7 +161,7 @@ def stability(table: pd.DataFrame, ax: Axes) -> Axes:
                     zorder=3)  # fmt: skip
     ax.set_yticks(range(len(metrics)), [words.short_metric(metric) for metric in metrics])
     ax.axvline(1, color=style.MUTED, linewidth=0.7)
-    low = min(0.0, float(np.nanmin(table["ci_low"])) if table["ci_low"].notna().any() else 0.0)
+    low = min([0.0, *table["ci_low"].dropna()])
     ax.set(xlim=(low - 0.02, 1.02), ylim=(len(metrics) - 0.5, -0.5), xlabel="rank correlation over heads (Spearman)")
     ax.legend(loc="lower left", bbox_to_anchor=(0, 1.0), ncols=2, borderaxespad=0.1)
     ax.tick_params(axis="y", length=0)
@@ -173,7 +179,7 @@ def arrow(direction: str) -> str:
 def _beside(ax: Axes, rows: pd.DataFrame) -> None:
     """To the right of each row: the head, what it beats, on how many pairs, and what a causal head cannot see."""
     across = ax.get_yaxis_transform()
-    causal = bool((rows["possible"] < 0.999).any())
+    causal = min(rows["possible"]) < 0.999
     heads = [(1.02, "head", "left"), (1.2, "offset", "right"), (1.34, "n", "right")]
     heads += [(1.5, "visible", "right")] if causal else []
     for x, title, side in heads:

@@ -251,6 +251,9 @@ def _composition(model: Model, random: np.random.Generator) -> pd.DataFrame:
     ]  # fmt: skip
     names = ["source_layer", "source_head", "target_layer", "target_head", "path", "distance", "value", "expected"]
     table = pd.DataFrame(rows, columns=names)
+    stack = model.stacks[0]
+    for end in ("source", "target"):
+        table.insert(0, f"{end}_site", [stack.format(layer) for layer in table[f"{end}_layer"]])
     return table.assign(excess=table["value"] - table["expected"], note="")
 
 

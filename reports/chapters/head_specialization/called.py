@@ -17,7 +17,8 @@ def called(reading: Reading, kind: str = "") -> pd.DataFrame:
 def present(reading: Reading) -> list[str]:
     """The kinds that some head is called, the most telling first."""
     rows = called(reading)
-    return [kind for kind in words.KINDS if len(rows) and (rows["kind"] == kind).any()]
+    known = set(rows["kind"]) if len(rows) else set()
+    return [kind for kind in words.KINDS if kind in known]
 
 
 def n_called(rows: pd.DataFrame) -> int:

@@ -1,11 +1,13 @@
 """What each head attends to, in words. Numbers are read from the tables, never worked out here."""
 
+from collections import Counter
+
 import pandas as pd
 
 from reports import words
 from reports.chapters import Finding, Rows, Sentence
 from reports.chapters.head_specialization.called import called, n_called, present
-from reports.chapters.reading import Reading, Row, first, head_rows, records
+from reports.chapters.reading import KEYS, Reading, Row, first, head_rows, records
 
 _MARGIN = 5  # heads or relations named in one sentence
 _KIND_LIMITS = (
@@ -85,14 +87,14 @@ def syntax(reading: Reading) -> Finding | None:
     if n:
         best = first(found)
         verdict = (
-            f"On {words.part_of(n, len(rows), 'relation and direction').replace('directions', 'direction')}, a head "
+            f"On {words.number_word(n)} of {words.count(len(rows), 'relation')} (each direction by itself) a head "
             f"beats the best fixed offset {beyond}: most on {_relation(best)}, where {reading.name(best)} is right in "
             f"{_accuracy(best)} of words and the offset in {words.number(best['baseline'])}."
         )
     else:
         best = first(rows)
         verdict = (
-            f"On none of {words.count(len(rows), 'relation and direction', 'relations and directions')} does a head "
+            f"On none of {words.count(len(rows), 'relation')} (each direction by itself) does a head "
             f"beat the best fixed offset {beyond}; the nearest is {reading.name(best)} on {_relation(best)}, with "
             f"{_accuracy(best)} against {words.number(best['baseline'])}."
         )
@@ -133,8 +135,8 @@ def sinks(reading: Reading) -> Finding | None:
     n = n_called(called(reading, "sink"))
     size = words.measured(best["value"], best["ci_low"], best["ci_high"])
     verdict = (
-        f"{words.sentence_case(words.few(n, 'head'))} {words.agree(n, 'has', 'have')} a sink on the first position; "
-        f"most rests there from {reading.name(best)}, {size} of its attention."
+        f"{words.sentence_case(words.few(n, 'head'))} {words.agree(n, 'has', 'have')} a sink on the first position; it "
+        f"takes most of {reading.name(best)}, {size} of its attention."
     )
     support = []
     weighted = reading.score("first_position_norm", "text", best)
@@ -186,7 +188,7 @@ def redundant(reading: Reading) -> Finding | None:
         )
     else:
         verdict = (
-            f"No two heads attend alike (less than {limit} nats apart, with and without the sink): nearest are {pair}."
+            f"No two heads are surely less than {limit} nats apart, with and without the sink: nearest are {pair}."
         )
     return Finding(Sentence(verdict, (head_rows("kinds", best, kind="redundant"),)), (), _REDUNDANT_LIMITS)
 
@@ -213,7 +215,7 @@ def composition(reading: Reading) -> Finding | None:
     if table.empty:
         return None
     strongest = [records(part.nlargest(1, "excess"))[0] for _, part in table.groupby("path", sort=False)]
-    told = words.join(_composed(row) for row in strongest)
+    told = words.join(_composed(reading, row) for row in strongest)
     verdict = f"By their weights, later heads read most of earlier ones where {told}."
     keys = ("source_layer", "source_head", "target_layer", "target_head")
     links = tuple(Rows("composition", {**{k: int(r[k]) for k in keys}, "path": str(r["path"])}) for r in strongest)
@@ -221,13 +223,14 @@ def composition(reading: Reading) -> Finding | None:
 
 
 def _of_several_kinds(rows: pd.DataFrame) -> int:
-    return int((rows.groupby(["site", "layer", "head"])["kind"].nunique() > 1).sum()) if len(rows) else 0
+    each = rows.drop_duplicates([*KEYS, "kind"]) if len(rows) else rows
+    return len(each.loc[each.duplicated(KEYS)].drop_duplicates(KEYS)) if len(each) else 0
 
 
 def _strongest(reading: Reading, kind: str) -> Sentence:
     """``13 induction heads: L18H6 (0.90), …; chance is 0.02``."""
-    rows = called(reading, kind)
-    n = n_called(rows)
+    rows = called(reading, kind).drop_duplicates(KEYS)
+    n = len(rows)
     best = first(rows)
     chance = "" if pd.isna(best["chance"]) else f"; by chance {words.number(best['chance'])}"
     text = f"{words.sentence_case(words.few(n, words.KINDS[kind]))}: {reading.named(rows)}{chance}."
@@ -237,7 +240,8 @@ def _strongest(reading: Reading, kind: str) -> Sentence:
 def _absent(reading: Reading) -> list[Sentence]:
     """The kinds that were looked for and not found."""
     table = reading.measured("kinds", "value")
-    missing = [kind for kind in words.KINDS if len(table) and (table["kind"] == kind).any()]
+    judged = set(table["kind"]) if len(table) else set()
+    missing = [kind for kind in words.KINDS if kind in judged]
     missing = [kind for kind in missing if kind not in present(reading) and kind != "redundant"]
     if not missing:
         return []
@@ -273,8 +277,9 @@ def _group(reading: Reading, members: pd.DataFrame, with_stack: bool) -> Sentenc
     middle = first(members.loc[members["medoid"].astype(bool)])
     names = called(reading)
     of = members.filter(["site", "layer", "head"]).merge(names, on=["site", "layer", "head"]) if len(names) else names
-    counts = of.drop_duplicates(["site", "layer", "head", "kind"])["kind"].value_counts().head(3) if len(of) else {}
-    told = [words.count(int(n), words.KINDS[kind]) for kind, n in dict(counts).items() if kind in words.KINDS]
+    kinds = list(of.drop_duplicates(["site", "layer", "head", "kind"])["kind"]) if len(of) else []
+    counts = Counter(kind for kind in kinds if kind in words.KINDS).most_common(3)
+    told = [words.count(n, words.KINDS[kind]) for kind, n in counts]
     among = f", among them {words.join(told)}" if told else ", none of them called anything"
     size = words.count(len(members), "head")
     stack = f"{middle['stack']} " if with_stack else ""
@@ -293,11 +298,13 @@ def _correlation(row: Row) -> str:
     )
 
 
-def _composed(row: Row) -> str:
-    source = words.head_name(row["source_layer"], row["source_head"])
-    target = words.head_name(row["target_layer"], row["target_head"])
+def _composed(reading: Reading, row: Row) -> str:
+    source, target = (
+        reading.name({key: row[f"{end}_{key}"] for key in ("site", "layer", "head") if f"{end}_{key}" in row})
+        for end in ("source", "target")
+    )
     apart = row.get("distance")
-    at = "" if apart is None or pd.isna(apart) else f" at a distance of {words.count(int(apart), 'token')}"
+    at = "" if apart is None or pd.isna(apart) else f" at distance {int(apart)}"
     return (
         f"{source} feeds {target} by its {row['path']}{at} ({words.number(row['value'])}, of random weights "
         f"{words.number(row['expected'])})"

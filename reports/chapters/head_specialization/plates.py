@@ -116,9 +116,10 @@ def _relations(reading: Reading, stack: str) -> Plate | None:
     if table.empty:
         return None
     rows = table.sort_values("difference", ascending=False).head(_RELATIONS)
+    causal = bool((rows["possible"] < 0.999).any())
 
     def figure() -> Figure:
-        figure, ax = style.fixed(3.7, 0.215 * len(rows) + 0.1, (1.55, 2.0, 0.5, 0.52))
+        figure, ax = style.fixed(3.7, 0.215 * len(rows) + 0.1, (1.55, 2.0 if causal else 1.4, 0.5, 0.52))
         draw.relations(rows, ax)
         handles, labels = ax.get_legend_handles_labels()
         figure.legend(
@@ -131,15 +132,15 @@ def _relations(reading: Reading, stack: str) -> Plate | None:
         if len(table) > len(rows)
         else ""
     )
-    seen = " *Visible*: share of the relation's pairs that a causal head can see; the others do not count." if (
-        rows["possible"] < 0.999
-    ).any() else ""  # fmt: skip
+    seen = (
+        " Visible: share of the relation's pairs that a causal head can see; the others do not count." if causal else ""
+    )
     return Plate(
         words.slug(f"relations {stack}"),
         f"Relations between words: best head against best fixed offset{_of(stack)}",
         "Share of words whose most attended other word is the one that the relation leads to, for the best head of "
         "each relation and direction, chosen on the other half of the sentences; bars: 95 % intervals. The tick is the "
-        f"best fixed offset (in words) on the same pairs.{seen.replace('*', '')}{more}",
+        f"best fixed offset (in words) on the same pairs.{seen}{more}",
         figure,
         (Rows("relations", {"best": True}),),
     )
@@ -227,11 +228,12 @@ def groups_figure(table: pd.DataFrame, kinds: dict[tuple[str, int, int], str]) -
 
 def _stability(reading: Reading) -> Plate | None:
     table = reading.measured("stability", "spearman")
+    table = table.loc[[not words.twin_of(str(metric))[1] for metric in table["metric"]]] if len(table) else table
     if table.empty:
         return None
 
     def figure() -> Figure:
-        figure, (ax,) = style.canvas(style.NARROW + 0.2, 0.75 + 0.18 * table["metric"].nunique())
+        figure, (ax,) = style.canvas(style.NARROW + 0.2, 0.75 + 0.18 * len(set(table["metric"])))
         draw.stability(table, ax)
         return figure
 

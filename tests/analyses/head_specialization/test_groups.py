@@ -216,3 +216,9 @@ def test_special_tokens_count_as_sinks(minilm: Any) -> None:
         minilm.tokenizer.convert_ids_to_tokens(ids[mask]) for ids, mask in zip(batch["input_ids"], taken, strict=True)
     ]
     assert texts == [["[CLS]", "[SEP]"], ["[CLS]", "[SEP]"]]
+
+
+def test_a_cluster_that_falls_apart_in_resamples_is_less_well_recovered() -> None:
+    labels, other = np.array([0, 0, 0, 1, 1]), np.array([5, 5, 5, 2, 7])
+    recovered = clustering._recovered(labels, [labels, other])
+    assert recovered.tolist() == [1, 1, 1, 0.75, 0.75], "of two heads one is left: a Jaccard similarity of a half"

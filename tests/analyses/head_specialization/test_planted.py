@@ -46,7 +46,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def settings(folder: Path, **more: Any) -> Config:
-    return Config(**SETTINGS | {"text": str(folder / "text.txt"), "treebank": str(folder / "trees.conllu")} | more)
+    files: dict[str, Any] = {"text": str(folder / "text.txt"), "treebank": str(folder / "trees.conllu")}
+    return Config(**SETTINGS | files | more)
 
 
 @pytest.fixture(scope="module")
