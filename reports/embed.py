@@ -31,7 +31,8 @@ class Embedded:
         name: of the table.
         note: what it holds and how it is first sorted.
         rows: how many.
-        columns: each with ``name``, ``kind`` (``number``, ``text`` or ``yes``) and ``help``.
+        columns: each with ``name``, ``kind`` (``number``, ``text`` or ``yes``), ``help``, and whether it is of whole
+            numbers (``whole``).
         view: how the card of a head shows its rows.
         blob: the content; '' where there was no room.
     """
@@ -117,7 +118,13 @@ def _number(value: float) -> int | float | str | None:
 
 def _columns(table: pd.DataFrame) -> list[dict[str, str]]:
     return [
-        {"name": str(name), "kind": _kind(table[name]), "help": COLUMNS.get(str(name), "")} for name in table.columns
+        {
+            "name": str(name),
+            "kind": _kind(table[name]),
+            "help": COLUMNS.get(str(name), ""),
+            "whole": pd.api.types.is_integer_dtype(table[name]),
+        }
+        for name in table.columns
     ]
 
 

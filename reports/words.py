@@ -21,6 +21,8 @@ METRICS = {
     "max_weight": "largest weight",
     "expected_distance": "expected distance",
     "copying": "copying",
+    "retrieval": "retrieval",
+    "looks_at_needle": "looking at the needle's token",
     "copying_eigenvalues": "copying (eigenvalues)",
     "softmax_jacobian": "norm of the softmax's Jacobian",
     "told_by_position": "attention moved by position alone",
@@ -66,6 +68,8 @@ SHORT = {
     "quote_match": "matching quote",
 }
 UNITS = {
+    "retrieval": "share of the answer",
+    "looks_at_needle": "share of the answer",
     "entropy": "nats",
     "expected_distance": "tokens",
     "copying": "−1 to 1",
@@ -91,6 +95,9 @@ DATA = {
     "unrepeated": "unrepeated random tokens",
     "text": "text",
     "weights": "the weights alone",
+    "needle": "needles in text",
+    "short_input": "the shortest inputs",
+    "long_input": "the longest inputs",
     "copied_segments": "random tokens with a copied segment",
     "example": "the example input",
     "segments": "random tokens with a copied segment",

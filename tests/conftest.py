@@ -14,6 +14,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:  # workers share the cores: torch, numpy
     for library in ("OMP", "MKL", "OPENBLAS"):
         os.environ.setdefault(f"{library}_NUM_THREADS", "1")
 
+if not any(Path("/dev").glob("nvidia[0-9]*")):  # kernels run in Triton's interpreter, slowly
+    os.environ["TRITON_INTERPRET"] = "1"
+
 if TYPE_CHECKING:
     from interp import HookedModel
 

@@ -75,3 +75,12 @@ def test_the_tutorial_on_attentions_design() -> None:
     blocks = examples("docs/attention-design.md")
     assert len(blocks) >= 8
     exec(compile("\n".join(blocks), "docs/attention-design.md", "exec"), {})
+
+
+def test_the_example_of_long_inputs() -> None:
+    import torch
+
+    (example,) = examples("docs/long-context.md")
+    found = {"tokens": torch.randint(1, 60, (2, 50), generator=torch.Generator().manual_seed(0))}
+    exec(compile(example, "docs/long-context.md", "exec"), found)
+    assert found["entropy"].shape == (2, 4)

@@ -77,6 +77,17 @@ class BoundMask:
         low = min(max(low, 0), self.n_keys)
         return low, min(max(low, high), self.n_keys)
 
+    def stretch(self, start: int, stop: int) -> tuple[Int[Tensor, " row"], Int[Tensor, " row"]]:
+        """The keys ``[first, last)`` that causal order and window leave to each query."""
+        at = self.query_index(start, stop)
+        first, last = torch.zeros_like(at), torch.full_like(at, self.n_keys)
+        if self.mask.window is not None:
+            first, last = at - self.mask.window + 1, at + self.mask.window
+        if self.mask.causal:
+            last = at + 1
+        first = first.clamp(0, self.n_keys)
+        return first, torch.maximum(last.clamp(0, self.n_keys), first)
+
     @property
     def may_have_empty_rows(self) -> bool:
         """Whether some row could have no permitted key at all."""

@@ -12,13 +12,14 @@ from torch import Tensor
 from .block import Call
 from .blocked import blocked
 from .edits import Edit
+from .fused import fused, why_not
 from .mask import Mask
 from .probes import Probe, Reading
 from .rows import Site
 
 __all__ = ["NonFiniteError", "attend"]
 
-Engine = Literal["auto", "blocked"]
+Engine = Literal["auto", "blocked", "fused"]
 
 
 class NonFiniteError(ValueError):
@@ -65,7 +66,8 @@ def attend(
         scale: factor on q · k; d_head^−½ by default.
         softcap: ``softcap · tanh(scores / softcap)`` before bias and mask (Gemma-2).
         probes: what to read. edits: what to change; see :mod:`interp.attention.edits` for their order.
-        engine: "blocked" (row blocks in PyTorch), or "auto".
+        engine: "fused" (a Triton kernel; ValueError with the reason where it cannot do what is asked), "blocked" (row
+            blocks in PyTorch, for everything), or "auto": fused on CUDA where it can do all that is asked.
         site: name for errors, addresses and seeds; a :class:`Site` also carries layer and weights.
         block_rows: rows per block; by default chosen from the sizes.
 
@@ -79,8 +81,8 @@ def attend(
     site = Site(site) if isinstance(site, str) else site
     where = f"{site.name}: " if site is not None else ""
     _check_tensors(query, key, value, where)
-    if engine not in ("auto", "blocked"):
-        raise ValueError(f"engine must be 'auto' or 'blocked'; got {engine!r}")
+    if engine not in ("auto", "blocked", "fused"):
+        raise ValueError(f"engine must be 'auto', 'blocked' or 'fused'; got {engine!r}")
     if block_rows is not None and block_rows < 1:
         raise ValueError(f"block_rows must be at least 1; got {block_rows}")
     here = [edit.at(site) for edit in edits]
@@ -97,7 +99,11 @@ def attend(
         raise ValueError(f"{where}softcap must be above 0, or None for none; got {softcap}")
     factor = float(query.shape[-1] ** -0.5 if scale is None else scale)
     call = Call(mask, factor, softcap, mine, site, block_rows)
-    output, readings = blocked(call, query, key, value, probes)
+    reason = None if engine == "blocked" else why_not(call, query, value, probes)
+    if engine == "fused" and reason is not None:
+        raise ValueError(f"{where}the fused engine cannot compute this call ({reason}); use engine='auto' or 'blocked'")
+    on_kernel = engine == "fused" or (engine == "auto" and query.is_cuda and reason is None and block_rows is None)
+    output, readings = (fused if on_kernel else blocked)(call, query, key, value, probes)
     if not torch.isfinite(output).all():
         raise NonFiniteError(where + _what_is_not_finite(query, key, value))
     return (output, readings) if probes else output

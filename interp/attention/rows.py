@@ -96,6 +96,16 @@ class Block:
         """Which keys each query may read when edges were cut as well."""
         return self.allowed if self.cut is None else self.allowed & ~self.cut
 
+    def can_read(self, members: Bool[Tensor, "#batch all_keys set"]) -> Bool[Tensor, "#batch #head row set"]:
+        """Whether each query may read at least one key of each set."""
+        if self.mask.is_listed:
+            inside = members[:, None, self.low : self.high].float()
+            return self.allowed.float() @ inside > 0
+        # order and window alone: each query reads one stretch of keys
+        running = torch.nn.functional.pad(members.int().cumsum(1), (0, 0, 1, 0))
+        first, last = self.mask.stretch(self.start, self.stop)
+        return (running[:, last] > running[:, first])[:, None]
+
     def _once(self, name: str, compute: Callable[[], Tensor]) -> Tensor:
         """Computed when first asked for, and shared by all views of the block (``dataclasses.replace``)."""
         if name not in self._known:
@@ -161,6 +171,56 @@ class Rows(Block):
         below = below.mul_(pattern) if room is not None else below * pattern
         return below.sum(-1) - self.max_weight.clamp_min(torch.finfo(pattern.dtype).tiny).log()
 
+    @property
+    def total(self) -> Float[Tensor, "batch head row"]:
+        """Sum of each row's weights: 1, or less where a learned sink takes its share."""
+        return self.pattern.sum(-1)
+
+    @property
+    def distance(self) -> Float[Tensor, "batch head row"]:
+        """Σ p |query − key|."""
+        if not self.mask.mask.causal:
+            apart = (self.query_key_index[:, None] - self.key_index[None, :]).abs().to(self.pattern.dtype)
+            return (self.pattern * apart).sum(-1)
+        # Counted from the block's first query, so that near keys carry small numbers and keep digits
+        before_block = (self.start + self.mask.offset - self.key_index).to(self.pattern.dtype)
+        return self.pattern @ before_block + (self.query_index - self.start) * self.total
+
+    def by_distance(self, n_bins: int, signed: bool) -> Float[Tensor, "batch head row bin"]:
+        """Weight by distance in bins 0, 1, 2–3, 4–7, …, the last one open; with ``signed``, keys after the query follow
+        in bins of their own.
+
+        Sums over key ranges as differences of one running sum: in float64, and without scattered writes, which are not
+        deterministic on a GPU.
+        """
+        running = torch.nn.functional.pad(self.pattern.cumsum(-1, dtype=torch.float64), (1, 0))
+        at, width = self.query_key_index - self.low, self.high - self.low
+        bins, forward = [], []
+        for b in range(n_bins):
+            near = 0 if b == 0 else 2 ** (b - 1)
+            far = 2**b if b < n_bins - 1 else max(self.mask.n_keys, 2**b) + abs(self.mask.offset) + 1
+            mass = _between(running, at - far + 1, at - near + 1, width)
+            if signed and b > 0:
+                forward.append(_between(running, at + near, at + far, width))
+            elif not signed and not self.mask.mask.causal:
+                mass = mass + _between(running, at + max(near, 1), at + far, width)
+            bins.append(mass)
+        return torch.stack([*bins, *forward], dim=-1)
+
+    def mass_on(
+        self, members: Bool[Tensor, "#batch all_keys set"], probe: object
+    ) -> Float[Tensor, "batch head row set"]:
+        """Weight on the keys of each set. ``probe``: whose sets they are, by which an engine that has summed them
+        already knows them."""
+        return self.pattern @ members[:, None, self.low : self.high].to(self.pattern)
+
+    def received(self, counted: Bool[Tensor, "#batch #head row"] | None) -> Float[Tensor, "batch head key"]:
+        """The weight that each key of the block's range gets from the rows that count (None: all), in float64."""
+        pattern = self.pattern
+        if counted is not None:
+            pattern = torch.where(counted[..., None], pattern, torch.zeros_like(pattern))
+        return pattern.sum(-2, dtype=torch.float64)
+
     def at_keys(
         self, keys: Int[Tensor, "#batch #head row target"]
     ) -> tuple[Float[Tensor, "batch head row target"], Bool[Tensor, "#batch #head row target"]]:
@@ -193,3 +253,11 @@ class Rows(Block):
         at = self.query_key_index
         exists = (at >= 0) & (at < self.mask.n_keys)
         return labels[:, at.clamp(0, self.mask.n_keys - 1)].masked_fill(~exists, -1)
+
+
+def _between(running: Tensor, first: Tensor, last: Tensor, width: int) -> Tensor:
+    """Differences of a running sum between two places of each row."""
+    index = torch.stack([first, last]).clamp(0, width)[:, None, None, :, None]
+    index = index.expand(2, *running.shape[:2], -1, 1)
+    low, high = (running.gather(-1, i).squeeze(-1) for i in index)
+    return high - low

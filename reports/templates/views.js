@@ -147,8 +147,8 @@ class View {
     if (column.kind === "yes") return element("td", {}, value ? "yes" : "no");
     if (column.kind === "number") {
       const whole = Number.isInteger(value);
-      const ids = /^(n|n_heads|layer|head|copy|position|draw|period|sequence|query|key|token)$/.test(column.name);
-      return element("td", { class: "number", title: String(value) }, ids && whole ? value.toLocaleString("en-US", { useGrouping: column.name === "n" }) : number(value));
+      const ids = column.whole || /^(n|n_heads|layer|head|copy|position|draw|period|sequence|query|key|token)$/.test(column.name);
+      return element("td", { class: "number", title: String(value) }, ids && whole ? value.toLocaleString("en-US", { useGrouping: !/^(layer|head|token)$/.test(column.name) }) : number(value));
     }
     const shape = column.name === "text" ? "token-text" : value.length <= 28 ? "short" : "";
     return element("td", { class: `text ${shape}` }, ...withHeads(visible(value)));

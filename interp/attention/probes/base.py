@@ -193,4 +193,4 @@ def per_key(probe: Probe, field: str, rows: Rows) -> Tensor:
             f"{type(probe).__name__}.{field} must be [key] or [batch, key] for batch {rows.mask.batch} and "
             f"{rows.mask.n_keys} keys; got {list(given.shape)}"
         )
-    return tensor.to(rows.pattern.device)
+    return tensor.to(rows.mask.device)

@@ -95,15 +95,13 @@ class MassReceived(Probe):
 
     def update(self, state: tuple[Tensor, Tensor], rows: Rows) -> None:
         total, count = state
-        pattern, allowed = rows.pattern, rows.allowed
-        valid = rows.valid
+        allowed, valid = rows.allowed, rows.valid
         if self.until_position is not None:
             early = rows.mask.query_position[:, None, rows.start : rows.stop] < self.until_position
             valid = early if valid is None else valid & early
         if valid is not None:
-            pattern = torch.where(valid[..., None], pattern, torch.zeros_like(pattern))
             allowed = allowed & valid[..., None]
-        total[..., rows.low : rows.high] += pattern.sum(-2, dtype=torch.float64)
+        total[..., rows.low : rows.high] += rows.received(valid)
         count[..., rows.low : rows.high] += allowed.sum(-2)
 
     def finish(self, state: tuple[Tensor, Tensor]) -> Measured:

@@ -67,8 +67,8 @@ class SetMass(RowMean):
                 f"SetMass.members must be [key, set] or [batch, key, set] for batch {rows.mask.batch} and "
                 f"{rows.mask.n_keys} keys; got {list(self.members.shape)}"
             )
-        inside = members[:, None, rows.low : rows.high].to(rows.pattern)
-        return rows.pattern @ inside, rows.allowed.to(rows.pattern.dtype) @ inside > 0
+        members = members.to(rows.mask.device)
+        return rows.mass_on(members, self), rows.can_read(members)
 
 
 @dataclass(frozen=True, eq=False)

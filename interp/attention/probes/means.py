@@ -88,9 +88,9 @@ class PositionMass(RowMean):
         return (("position", list(self.positions)),)
 
     def measure(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        found = rows.mask.key_position[:, None, :] == torch.tensor(
-            list(self.positions), device=rows.pattern.device
-        ).view(1, -1, 1)
+        found = rows.mask.key_position[:, None, :] == torch.tensor(list(self.positions), device=rows.mask.device).view(
+            1, -1, 1
+        )
         if rows.mask.mask.key_valid is not None:
             found = found & rows.mask.mask.key_valid[:, None, :]
         keys = torch.where(found.any(-1), found.int().argmax(-1), -1)
@@ -124,11 +124,9 @@ class LabelMass(RowMean):
         return (("label", list(range(self.n_labels))),)
 
     def measure(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        labels = per_key(self, "labels", rows)[:, rows.low : rows.high].long()
-        member = torch.nn.functional.one_hot(labels + 1, self.n_labels + 1)[..., 1:].to(rows.pattern.dtype)
-        weights = rows.pattern @ member[:, None]
-        reachable = rows.allowed.to(rows.pattern.dtype) @ member[:, None]
-        return weights, reachable > 0
+        labels = per_key(self, "labels", rows).long()
+        members = torch.nn.functional.one_hot(labels + 1, self.n_labels + 1)[..., 1:].bool()
+        return rows.mass_on(members, self), rows.can_read(members)
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,7 +161,7 @@ class TargetMass(RowMean):
                 f"TargetMass.targets must be [batch, query, target] with batch 1 or {rows.mask.batch} and "
                 f"{rows.mask.n_queries} queries; got {list(self.targets.shape)}"
             )
-        weights, permitted = rows.at_keys(targets[:, None, rows.start : rows.stop].to(rows.pattern.device))
+        weights, permitted = rows.at_keys(targets[:, None, rows.start : rows.stop].to(rows.mask.device))
         return (weights * permitted).sum(-1), permitted.any(-1)
 
 
@@ -220,7 +218,7 @@ class LabelMatch(RowMean):
                 f"LabelMatch.query_labels must be [query] or [batch, query] for batch {rows.mask.batch} and "
                 f"{rows.mask.n_queries} queries; got {list(self.query_labels.shape)}"
             )
-        return own[:, rows.start : rows.stop].to(rows.pattern.device)
+        return own[:, rows.start : rows.stop].to(rows.mask.device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,18 +228,10 @@ class ExpectedDistance(RowMean):
     aligned: ClassVar[bool] = True
 
     def measure(self, rows: Rows) -> tuple[Tensor, None]:
-        # Distances are counted from the block's first query, so that near keys carry small numbers and keep digits.
-        first = rows.start + rows.mask.offset
-        row = rows.query_index - rows.start
-        if rows.mask.mask.causal:
-            before_block = (first - rows.key_index).to(rows.pattern.dtype)
-            distance = rows.pattern @ before_block + row * rows.pattern.sum(-1)
-        else:
-            apart = (rows.query_key_index[:, None] - rows.key_index[None, :]).abs().to(rows.pattern.dtype)
-            distance = (rows.pattern * apart).sum(-1)
+        distance = rows.distance
         if rows.sink_weight is None:
             return distance, None
-        return distance / rows.pattern.sum(-1).clamp_min(torch.finfo(distance.dtype).tiny), None
+        return distance / rows.total.clamp_min(torch.finfo(distance.dtype).tiny), None
 
 
 @dataclass(frozen=True, eq=False)
@@ -266,29 +256,7 @@ class DistanceHistogram(RowMean):
         return (("distance_from", [*back, *(-low for low in back[1:])] if self.signed else back),)
 
     def measure(self, rows: Rows) -> tuple[Tensor, None]:
-        # Sums over key ranges as differences of one running sum: in float64, and without scattered writes, which are
-        # not deterministic on a GPU.
-        running = torch.nn.functional.pad(rows.pattern.cumsum(-1, dtype=torch.float64), (1, 0))
-        at = rows.query_key_index - rows.low
-        width = rows.high - rows.low
-        bins, forward = [], []
-        for b in range(self.n_bins):
-            near = 0 if b == 0 else 2 ** (b - 1)
-            far = 2**b if b < self.n_bins - 1 else max(rows.mask.n_keys, 2**b) + abs(rows.mask.offset) + 1
-            mass = self._between(running, at - far + 1, at - near + 1, width)
-            if self.signed and b > 0:
-                forward.append(self._between(running, at + near, at + far, width))
-            elif not self.signed and not rows.mask.mask.causal:
-                mass = mass + self._between(running, at + max(near, 1), at + far, width)
-            bins.append(mass)
-        return torch.stack([*bins, *forward], dim=-1), None
-
-    @staticmethod
-    def _between(running: Tensor, first: Tensor, last: Tensor, width: int) -> Tensor:
-        index = torch.stack([first, last]).clamp(0, width)[:, None, None, :, None]
-        index = index.expand(2, *running.shape[:2], -1, 1)
-        low, high = (running.gather(-1, i).squeeze(-1) for i in index)
-        return high - low
+        return rows.by_distance(self.n_bins, self.signed), None
 
 
 @dataclass(frozen=True, eq=False)
@@ -335,6 +303,6 @@ class GradientTimesWeight(RowMean):
 def _may_read(rows: Rows, offsets: Sequence[int]) -> Tensor:
     """Whether each row may read the key at each offset before it: [batch or 1, head or 1, row, offset]."""
     query = rows.query_index[None, None, :, None]
-    key = rows.query_key_index[None, None, :, None] - torch.tensor(list(offsets), device=rows.pattern.device)
+    key = rows.query_key_index[None, None, :, None] - torch.tensor(list(offsets), device=rows.mask.device)
     exists = (key >= 0) & (key < rows.mask.n_keys)
     return exists & rows.mask.permits(query, key.clamp(0, rows.mask.n_keys - 1))

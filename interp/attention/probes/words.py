@@ -89,7 +89,7 @@ class StrongestGroup(Probe):
         query_group = rows.of_queries(groups).expand(batch, -1)
         key_group = groups[:, rows.low : rows.high].expand(batch, -1)
         valid = (
-            torch.ones(1, 1, n_rows, dtype=torch.bool, device=rows.pattern.device) if rows.valid is None else rows.valid
+            torch.ones(1, 1, n_rows, dtype=torch.bool, device=rows.mask.device) if rows.valid is None else rows.valid
         )
         pattern, valid = rows.pattern.expand(batch, n_heads, -1, -1), valid.expand(batch, n_heads, -1)
         for b in range(batch):

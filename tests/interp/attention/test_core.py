@@ -50,7 +50,7 @@ SHAPES: list[tuple[dict[str, Any], str]] = [
     ({"query": torch.ones(2, 0, 7, 5)}, "must be a multiple of the number of kv heads; got 0 and 3"),
     ({"key": torch.ones(2, 0, 7, 5), "value": torch.ones(2, 0, 7, 3)}, "got 6 and 0"),
     ({"query": torch.ones(2, 6, 7, 0), "key": torch.ones(2, 3, 7, 0)}, "d_head must be at least 1"),
-    ({"engine": "fast"}, "engine must be 'auto' or 'blocked'; got 'fast'"),
+    ({"engine": "fast"}, "engine must be 'auto', 'blocked' or 'fused'; got 'fast'"),
     ({"block_rows": 0}, "block_rows must be at least 1; got 0"),
     ({"softcap": 0.0}, "softcap must be above 0, or None for none; got 0.0"),
     ({"softcap": -1.0}, "softcap must be above 0"),
