@@ -13,6 +13,7 @@ from interp.attention.probes import MaxWeight
 from interp.errors import UserError
 from interp.models.groups import is_regrouped
 from interp.models.inputs import Batch
+from interp.models.module_inputs import ModuleInputs
 
 if TYPE_CHECKING:
     from interp.models.hooked import HookedModel
@@ -86,8 +87,8 @@ def _own_attention(model: HookedModel) -> tuple[str, ...]:
     computes its own."""
     from interp.models.huggingface import PRUNED_SDPA
 
-    if not hasattr(model.module, "set_attn_implementation"):
-        return ()  # a module of someone's own is compared with itself left alone
+    if isinstance(model.inputs, ModuleInputs) or not hasattr(model.module, "set_attn_implementation"):
+        return ()  # a module of someone's own is compared with itself left alone, whatever lies inside (a bridge)
     if hasattr(model.config, "_attn_implementation") and any(is_regrouped(site.module) for site in model.sites):
         can_set = model.module._can_set_attn_implementation() and model.module._supports_sdpa  # type: ignore[operator]
         return (PRUNED_SDPA,) if can_set else ()  # transformers' own functions do not fit what was pruned
