@@ -54,6 +54,7 @@ def run_into(folder: RunFolder, analysis: Analysis, model: Any, config: Any, ord
     if result.analysis != analysis.name:
         raise ValueError(f"the analysis {analysis.name} returned a Result named {result.analysis!r}; names must agree")
     made = _provenance(result, model.info, config, work, started, order)
+    made |= {"engines": sorted(getattr(getattr(model, "seam", None), "engines", ()))}
     made |= {"fingerprint": inputs, "code_sha256": code_sha256(analysis.module)}
     result = replace(result, provenance=made)
     folder.save(result, fingerprint=inputs, schemas=analysis.schemas)

@@ -104,6 +104,8 @@ def attend(
         raise ValueError(f"{where}the fused engine cannot compute this call ({reason}); use engine='auto' or 'blocked'")
     on_kernel = engine == "fused" or (engine == "auto" and query.is_cuda and reason is None and block_rows is None)
     output, readings = (fused if on_kernel else blocked)(call, query, key, value, probes)
+    for reading in readings:
+        reading.engine = "fused" if on_kernel else "blocked"
     if not torch.isfinite(output).all():
         raise NonFiniteError(where + _what_is_not_finite(query, key, value))
     return (output, readings) if probes else output

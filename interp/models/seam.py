@@ -43,6 +43,7 @@ class Seam:
     Attributes:
         edits: groups of edits, in the order in which they act. ``hooks``: groups of hook functions.
         watches: who wants to know which sites are reached. ``recording``: what the pass under way is to read.
+        engines: what has computed the statistics that were read so far: "blocked", "fused", "dense".
     """
 
     def __init__(self, module: nn.Module) -> None:
@@ -51,6 +52,7 @@ class Seam:
         self.hooks: list[Hooks] = []
         self.watches: list[Watch] = []
         self.recording: Recording | None = None
+        self.engines: set[str] = set()
 
     @property
     def active(self) -> bool:
@@ -89,6 +91,7 @@ class Seam:
             result: Any = attend(query, key, value, mask, scale, softcap, probes=probes, edits=edits, site=where)
             output, readings = result if probes else (result, [])
             sizes = (*query.shape[:2], key.shape[1], query.shape[2], key.shape[2])
+            self.engines |= {reading.engine for reading in readings}
             recording.take(site, numbers, readings, mask, sizes, query.device)
             if "qk" in recording.keep:
                 factor = query.shape[-1] ** -0.5 if scale is None else scale
@@ -118,6 +121,7 @@ class Seam:
         mask = recording.shared(mask)
         numbers, probes = recording.probes_at(site, mask.cross)
         pattern, readings = read_pattern(scores, pattern, mask, probes, edits, site.core_site)
+        self.engines |= {reading.engine for reading in readings}
         sizes = (*pattern.shape[:2], site.n_kv_heads, *pattern.shape[2:])
         recording.take(site, numbers, readings, mask, sizes, pattern.device)
         return pattern

@@ -63,12 +63,14 @@ class Reading:
         probe: the probe. ``site``: where it read, or None.
         values: [batch, head, ...] in float64, NaN where no row was eligible.
         n: number of eligible rows behind each value.
+        engine: what computed it, "blocked" or "fused"; "dense" where the model had built the pattern itself.
 
     For a probe that reads gradients, ``values`` exists only after the backward pass; it is that of the last one.
     """
 
     def __init__(self, probe: Probe, shape: SiteShape) -> None:
         self.probe, self.site = probe, shape.site
+        self.engine = "dense"
         self.is_late = "grad_pattern" in probe.needs
         # Only a late probe starts again, and a shape may hold on to the values of a whole sequence
         self._shape = shape if self.is_late else None

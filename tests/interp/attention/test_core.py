@@ -128,3 +128,9 @@ def test_everything_is_found_by_its_name() -> None:
         assert sorted(module.__all__) == sorted(set(module.__all__))
         for name in module.__all__:
             assert getattr(module, name) is not None
+
+
+def test_readings_say_what_computed_them() -> None:
+    query, key, value = tensors()
+    _, (reading,) = attend(query, key, value, probes=[probes.Entropy()])
+    assert reading.engine == "blocked"

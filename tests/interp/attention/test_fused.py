@@ -57,6 +57,7 @@ def compare(case: Case, made: Sequence[Edit] = (), within: float = 2e-5) -> None
     read = asked(case.sizes[3], case.sizes[2], case.mask.cross)
     arguments = on_device(case)
     ours, found = attend(*arguments, probes=read, edits=made, engine="fused")  # type: ignore[arg-type]
+    assert {reading.engine for reading in found} == {"fused"}
     theirs, expected = attend(*arguments, probes=read, edits=made, engine="blocked")  # type: ignore[arg-type]
     assert_close(ours, theirs, rtol=within, atol=within)
     for a, b in zip(found, expected, strict=True):

@@ -199,3 +199,13 @@ def test_gates_reach_gradients_through_the_models_own_softmax() -> None:
     assert gate.grad.abs() > 1e-6
     assert isinstance(logits.grad, Tensor)
     assert logits.grad.abs().max() > 1e-7
+
+
+def test_what_was_read_off_the_models_own_pattern_is_recorded_as_such() -> None:
+    model = load(make("bloom"))
+    assert model.seam.engines == set()
+    model.run(TOKENS, probes=[probes.MaxWeight()])
+    assert model.seam.engines == {"dense"}
+    core = load(make("llama"))
+    core.run(TOKENS, probes=[probes.MaxWeight()])
+    assert core.seam.engines == {"blocked"}
