@@ -77,6 +77,7 @@ def _in_batches(model: HookedModel, hidden: Hidden, config: Config) -> Found:
             hidden.depth,
         )
         parts.append(measure(model, part, config.piece))
-    names = ("score", "attended", "copied", "loss")
-    joined = [np.concatenate([getattr(part, name) for part in parts]) for name in names]
-    return Found(*joined, {name: np.concatenate([part.statistics[name] for part in parts]) for name in STATISTICS})
+    score, attended, copied, loss = (
+        np.concatenate([getattr(part, name) for part in parts]) for name in ("score", "attended", "copied", "loss")
+    )
+    return Found(score, attended, copied, loss, {name: np.concatenate([part.statistics[name] for part in parts]) for name in STATISTICS})

@@ -1,5 +1,6 @@
 """The chapter on long inputs: retrieval heads, and what attention becomes as inputs grow."""
 
+import numpy as np
 import pandas as pd
 
 from interp.results import Result, RunFolder
@@ -84,7 +85,7 @@ def _strongest(reading: Reading) -> list[tuple[int, int]]:
 def _lead(reading: Reading) -> Sentence | None:
     if not reading.has("kinds"):
         return None
-    called, longest = _called(reading), int(reading.table("copied")["length"].max())
+    called, longest = _called(reading), max(int(row["length"]) for row in records(reading.table("copied")))
     n = words.count(len(called), "head")
     named = f", {reading.named(called, 3)}," if len(called) else ""
     text = (
@@ -99,7 +100,7 @@ def _retrieval(reading: Reading) -> Finding | None:
     if not reading.has("kinds"):
         return None
     called, copied = _called(reading), reading.table("copied")
-    share = float(copied["copied"].mean())
+    share = float(np.mean(copied["copied"].to_numpy()))
     threshold = float(first(reading.table("kinds"))["threshold"])
     n = reading.n_heads
     above = reading.table("kinds")
@@ -177,7 +178,7 @@ def _map(reading: Reading) -> Plate | None:
     if not reading.has("heads"):
         return None
     stack = reading.stacks[0]
-    n = int(reading.table("heads", metric="retrieval")["n"].max())
+    n = max(int(row["n"]) for row in records(reading.table("heads", metric="retrieval")))
     caption = (
         "The share of a needle's answer that each head retrieves, over all lengths and places: its strongest key is "
         "the token "
@@ -203,7 +204,7 @@ def _depths(reading: Reading) -> Plate | None:
 
 def _followed(reading: Reading) -> Plate | None:
     table, heads = reading.measured("by_length", "value", metric="retrieval"), _strongest(reading)
-    if not heads or table["length"].nunique() < 2:
+    if not heads or len(table["length"].unique()) < 2:
         return None
 
     def figure():
@@ -221,7 +222,7 @@ def _followed(reading: Reading) -> Plate | None:
 
 def _spread(reading: Reading) -> Plate | None:
     table = reading.measured("by_length", "value")
-    if table.empty or table["length"].nunique() < 2:
+    if table.empty or len(table["length"].unique()) < 2:
         return None
 
     def figure():
@@ -244,13 +245,11 @@ def _paragraph(reading: Reading) -> str:
     copied = reading.table("copied")
     if copied.empty:
         return ""
-    lengths, depths = sorted(copied["length"].unique()), copied["depth"].nunique()
+    lengths, depths = sorted(copied["length"].unique()), len(copied["depth"].unique())
     return (
         f"Retrieval heads were looked for as by Wu et al. (2024): a needle was hidden in text of {lengths[0]} to "
-        f"{lengths[-1]} tokens "
-        f"at {depths} depths ({int(copied['n'].max())} needles each), and asked for at the end with its answer "
-        "forced. A head's "
-        "score is the share of the answer's tokens at which its strongest key is that token in the needle and the "
-        "model ranks it "
-        "first. Heads are called where the lower end of their interval, simultaneous over all heads, is above 0.1."
+        f"{lengths[-1]} tokens at {depths} depths ({max(copied['n'].to_list())} needles each), and asked for at the end with "
+        "its answer forced. A head's score is the share of the answer's tokens at which its strongest key is that token in "
+        "the needle and the model ranks it first. Heads are called where the lower end of their interval, simultaneous over "
+        "all heads, is above 0.1."
     )
