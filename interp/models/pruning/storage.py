@@ -93,6 +93,8 @@ def written_whole(folder: Path) -> Iterator[Path]:
     try:
         yield part
         part.chmod(0o755)
+        for file in part.iterdir():  # safetensors makes files that only their owner reads
+            file.chmod(0o644)
         part.rename(folder)  # an empty folder gives way
     finally:
         shutil.rmtree(part, ignore_errors=True)
