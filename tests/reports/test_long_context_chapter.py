@@ -43,7 +43,9 @@ def test_nothing_retrieved_is_said_plainly(tables: dict, tmp_path: Path) -> None
     silent["kinds"] = silent["kinds"].assign(called=False)
     run = saved(silent, tmp_path)
     made = chapter(run.load("long-context"), run)
-    assert made.findings[0].verdict.text.startswith("No heads of 8 are called retrieval heads.")
+    assert made.findings[0].verdict.text.startswith("No head of 8 is called a retrieval head.")
+    assert made.lead is not None
+    assert "No head of" in made.lead.text
     assert [plate.name for plate in made.plates] == ["statistics-by-length"]
 
 

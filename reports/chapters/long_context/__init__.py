@@ -86,12 +86,14 @@ def _lead(reading: Reading) -> Sentence | None:
     if not reading.has("kinds"):
         return None
     called, longest = _called(reading), max(int(row["length"]) for row in records(reading.table("copied")))
-    n = words.count(len(called), "head")
-    named = f", {reading.named(called, 3)}," if len(called) else ""
+    inputs = f"inputs of up to {longest:,} tokens"
+    if called.empty:
+        return Sentence(
+            f"No head of {reading.model_name} is seen to fetch a needle's words from {inputs}.", (Rows("kinds"),)
+        )
     text = (
-        f"{words.sentence_case(n)} of {reading.model_name}{named} {words.agree(len(called), 'fetches', 'fetch')} a "
-        "needle's "
-        f"words from inputs of up to {longest:,} tokens."
+        f"{words.sentence_case(words.count(len(called), 'head'))} of {reading.model_name}, {reading.named(called, 3)}, "
+        f"{words.agree(len(called), 'fetches', 'fetch')} a needle's words from {inputs}."
     )
     return Sentence(text, (Rows("kinds", {"called": True}),))
 
@@ -105,9 +107,11 @@ def _retrieval(reading: Reading) -> Finding | None:
     n = reading.n_heads
     above = reading.table("kinds")
     above = above.loc[above["value"] > threshold]
-    verdict = f"{words.sentence_case(words.count(len(called), 'head'))} of {n} {words.agree(len(called), 'is', 'are')} "
-    verdict += f"called {words.agree(len(called), 'a retrieval head', 'retrieval heads')}"
-    verdict += f": {reading.named(called, 6)}." if len(called) else "."
+    if len(called):
+        are = words.agree(len(called), "is called a retrieval head", "are called retrieval heads")
+        verdict = f"{words.sentence_case(words.count(len(called), 'head'))} of {n} {are}: {reading.named(called, 6)}."
+    else:
+        verdict = f"No head of {n} is called a retrieval head."
     support = (
         Sentence(
             f"{words.count(len(above), 'head')} ({len(above) / n:.1%}) score above {threshold:g}, the published "
@@ -248,8 +252,8 @@ def _paragraph(reading: Reading) -> str:
     lengths, depths = sorted(copied["length"].unique()), len(copied["depth"].unique())
     return (
         f"Retrieval heads were looked for as by Wu et al. (2024): a needle was hidden in text of {lengths[0]} to "
-        f"{lengths[-1]} tokens at {depths} depths ({max(copied['n'].to_list())} needles each), and asked for at the end with "
-        "its answer forced. A head's score is the share of the answer's tokens at which its strongest key is that token in "
-        "the needle and the model ranks it first. Heads are called where the lower end of their interval, simultaneous over "
-        "all heads, is above 0.1."
+        f"{lengths[-1]} tokens at {depths} depths ({max(copied['n'].to_list())} needles each), and asked for at the end "
+        "with its answer forced. A head's score is the share of the answer's tokens at which its strongest key is that "
+        "token in the needle and the model ranks it first. Heads are called where the lower end of their interval, "
+        "simultaneous over all heads, is above 0.1."
     )
