@@ -23,7 +23,7 @@ METRICS = {
     "copying": "copying",
     "copying_eigenvalues": "copying (eigenvalues)",
     "importance": "importance",
-    "derivative": "the derivative without normalisation",
+    "derivative": "derivative without normalisation",
     "first_order_zero": "first-order estimate (zero)",
     "first_order_resample": "first-order estimate (resample)",
     "integrated_zero": "integrated gradients",
