@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -122,10 +122,9 @@ def own_metric(name: str) -> Metric:
         found: Any = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
         raise UserError(f"--metric {name}: {error}") from None
-    if not hasattr(found, "__call__"):  # noqa: B004 (callable() would narrow its type)
+    if not callable(found):
         raise UserError(f"--metric {name} is not a function of a model and a batch")
-    metric: Metric = found
-    return metric
+    return cast(Metric, found)
 
 
 def causal_loss(first: int | None) -> Metric:
