@@ -27,7 +27,7 @@ METRICS = {
     "softmax_jacobian": "norm of the softmax's Jacobian",
     "told_by_position": "attention moved by position alone",
     "importance": "importance",
-    "derivative": "the derivative without normalisation",
+    "derivative": "derivative without normalisation",
     "first_order_zero": "first-order estimate (zero)",
     "first_order_resample": "first-order estimate (resample)",
     "integrated_zero": "integrated gradients",

@@ -3,7 +3,7 @@
 import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
@@ -124,7 +124,7 @@ def own_metric(name: str) -> Metric:
         raise UserError(f"--metric {name}: {error}") from None
     if not callable(found):
         raise UserError(f"--metric {name} is not a function of a model and a batch")
-    return found
+    return cast(Metric, found)
 
 
 def causal_loss(first: int | None) -> Metric:

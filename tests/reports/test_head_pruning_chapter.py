@@ -48,7 +48,7 @@ def test_findings_name_what_is_planted(made: Chapter) -> None:
     assert "L2H1 (+0.61)" in text
     assert "L4H3 (−0.13): these heads help when they are removed" in text
     assert "does better than both random orders" in text
-    assert "+1.40 [1.20, 1.60]" in text
+    assert "smaller by 1.40 [1.20, 1.60] at least" in text
     assert "first-order estimate (resample) ranks heads most as ablating them does" in text
     assert "r = 0.68 [0.60, 0.74]" in text
     assert "Learned gates keep 20 of 24 heads without a sure rise of the loss" in text

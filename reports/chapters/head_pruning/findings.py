@@ -91,7 +91,7 @@ def _order(reading: Reading) -> Finding | None:
         return None
     least = first(random.sort_values("margin"))
     beaten = len(random.loc[random["ci_low"] > 0])
-    margin = words.measured(least["margin"], least["ci_low"], least["ci_high"], sign=True)
+    margin = words.measured(least["margin"], least["ci_low"], least["ci_high"])
     does = "does better than" if beaten == len(random) else "does not clearly do better than"
     which = words.part_of(len(random) if beaten == len(random) else beaten, len(random), "random order")
     if beaten == len(random):
@@ -107,7 +107,7 @@ def _order(reading: Reading) -> Finding | None:
         rows = reading.measured("areas", "margin", order=name)
         if len(rows):
             row = first(rows)
-            size = words.measured(row["margin"], row["ci_low"], row["ci_high"], sign=True)
+            size = words.measured(row["margin"], row["ci_low"], row["ci_high"])
             support.append(Sentence(f"{text} {size}.", (Rows("areas", {"order": name}),)))
     return Finding(Sentence(verdict, link), tuple(support), _ORDER_LIMITS)
 
