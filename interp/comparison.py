@@ -219,8 +219,7 @@ def _verdicts_alone(analysis: str, old: Result, new: Result) -> Iterator[str]:
     for rows, what in (
         (moved.loc[known & (beyond[0] == beyond[1])], "their score is on the same side of the threshold in both: what "
          "differs is how sure it is (fewer documents, wider intervals, no test)"),
-        (moved.loc[~known], "one run has no score for that kind (not measured there, or its heads are listed if "
-            "called)"),
+        (moved.loc[~known], "one run has no score for that kind (not measured there, or listed only if called)"),
     ):  # fmt: skip
         if len(rows):
             kinds = ", ".join(dict.fromkeys(str(kind).replace("_", " ") for kind in rows["kind"]))
