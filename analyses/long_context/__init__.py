@@ -80,4 +80,5 @@ def _in_batches(model: HookedModel, hidden: Hidden, config: Config) -> Found:
     score, attended, copied, loss = (
         np.concatenate([getattr(part, name) for part in parts]) for name in ("score", "attended", "copied", "loss")
     )
-    return Found(score, attended, copied, loss, {name: np.concatenate([part.statistics[name] for part in parts]) for name in STATISTICS})
+    statistics = {name: np.concatenate([part.statistics[name] for part in parts]) for name in STATISTICS}
+    return Found(score, attended, copied, loss, statistics)
