@@ -108,6 +108,14 @@ def canvas(width: float, height: float, panels: int = 1, share: bool = False) ->
     return figure, list(axes[0])
 
 
+def column(width: float, height: float, panels: int) -> tuple[Figure, list[Axes]]:
+    """As `canvas`, with the panels one above the other and one horizontal axis for all."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(nrows=panels, squeeze=False, sharex=True)
+    return figure, [row[0] for row in axes]
+
+
 def fixed(width: float, height: float, margins: tuple[float, float, float, float]) -> tuple[Figure, Axes]:
     """A figure around one Axes whose own size is given; margins left, right, bottom, top; all in inches."""
     left, right, bottom, top = margins

@@ -67,7 +67,9 @@ def read_pattern(
             seen = replace(rows, pattern=rows.pattern.detach().to(compute_dtype(pattern)))
             show(seen, readings)
         if mine:
-            edited.append(_gated(rows, mine))
+            # a row of padding has nothing to edit: what the model makes of it stays, in every head
+            own, readable = pattern[:, :, start:stop].to(rows.pattern.dtype), rows.readable.any(-1, keepdim=True)
+            edited.append(torch.where(readable, _gated(rows, mine), own))
     return (torch.cat(edited, 2).to(pattern.dtype) if mine else pattern), readings
 
 

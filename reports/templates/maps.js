@@ -11,7 +11,7 @@ class HeadMap {
     box.append(this.cursor);
     box.addEventListener("pointermove", (event) => this.move(...this.cellAt(event)));
     box.addEventListener("pointerleave", () => this.leave());
-    box.addEventListener("click", (event) => { const [layer, head] = this.cellAt(event); location.hash = `L${layer}H${head}`; });
+    box.addEventListener("click", (event) => { const [layer, head] = this.cellAt(event); location.hash = headAddress(layer, head, box.dataset.stack); });
     box.addEventListener("blur", () => this.leave());
     box.addEventListener("keydown", (event) => this.key(event));
   }
@@ -25,7 +25,7 @@ class HeadMap {
   key(event) {
     const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
     const [layer, head] = this.cell ?? [0, 0];
-    if (event.key === "Enter") location.hash = `L${layer}H${head}`;
+    if (event.key === "Enter") location.hash = headAddress(layer, head, this.box.dataset.stack);
     if (event.key === "Escape") this.leave();
     if (!step) return;
     event.preventDefault();

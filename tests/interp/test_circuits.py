@@ -28,8 +28,7 @@ from interp.errors import UserError
 from interp.models.norms import Norm
 from interp.models.projections import HeadWeights
 from interp.models.residual import AttentionNorms
-from tests.families import make
-from tests.interp.models.families import tiny
+from tests.families import make, tiny
 
 D_MODEL, VOCABULARY = 7, 13
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from interp.results import Result, save
@@ -217,6 +218,33 @@ def test_hostile_tokens_are_shown_and_do_nothing(browser, tmp_path: Path):
         assert tab.evaluate(
             "document.scripts.length === [...document.scripts].filter((s) => s.id || s.dataset.table || !s.type).length"
         )
+
+
+def test_an_address_names_the_stack_where_two_have_a_head_of_one_number(browser, tmp_path: Path):
+    made = synthetic.result(synthetic.SMALL)
+    tables = {}
+    for name, table in made.tables.items():
+        if "site" in table:
+            both = [
+                table.assign(site=[f"{stack}_blocks.{layer}.{kind}" for layer in table["layer"]])
+                for stack, kind in (("encoder", "attn"), ("decoder", "self_attn"))
+            ]
+            tables[name] = pd.concat(both, ignore_index=True)
+    save(Result(made.analysis, {**made.tables, **tables}, made.provenance), tmp_path / "run")
+    for tab in _open(browser, page.write(tmp_path / "run"), "#decoder/L1H1"):
+        card = tab.locator("#card")
+        card.locator("table").first.wait_for()
+        assert card.locator("h2").inner_text() == "decoder L1H1"
+        told = card.inner_text()
+        assert "decoder: induction head" in told
+        assert "encoder:" not in told
+        tab.evaluate("location.hash = '#L1H1'")  # without a stack: both
+        card.get_by_text("encoder: ").first.wait_for()
+        section = wait_for_table(tab, "induction-heads/kinds")
+        section.get_by_role("searchbox").fill("site=encoder_blocks.1.attn kind=induction L1H1")
+        section.locator("tbody a.head").first.click()
+        card.get_by_text("encoder L1H1").first.wait_for()
+        assert tab.evaluate("location.hash") == "#encoder/L1H1"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -83,6 +83,16 @@ def test_edits_are_those_of_the_engine(made: list[Edit], causal: bool, block_byt
     assert_close(output, attend(*case.arguments, edits=made).double(), rtol=0, atol=1e-5)
 
 
+@pytest.mark.parametrize("edit", [edit for edit in MADE if not isinstance(edit, (edits.KnockOut, edits.ReplaceRows))])
+def test_rows_of_padding_stay_what_the_model_makes_of_them(edit: Edit) -> None:
+    key_valid = torch.arange(11) >= torch.tensor([[0], [4]])
+    case = Case(*tensors(n_queries=11, n_keys=11), Mask(causal=True, key_valid=key_valid))
+    scores, pattern = as_a_model_has_it(case)
+    changed, _ = read_pattern(scores, pattern, mask_seen(case, scores), (), [edit])
+    assert_close(changed[1, :, :4], pattern[1, :, :4], rtol=0, atol=0)
+    assert not torch.equal(changed[1, :, 4:], pattern[1, :, 4:])
+
+
 def test_edits_pass_gradients() -> None:
     case = Case(*tensors(dtype=torch.float64), Mask(causal=True))
     scores, _ = as_a_model_has_it(case)
