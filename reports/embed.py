@@ -41,7 +41,7 @@ class Embedded:
     name: str
     note: TableNote
     rows: int
-    columns: list[dict[str, str]]
+    columns: list[dict[str, str | bool]]
     view: str
     blob: str
 
@@ -116,7 +116,7 @@ def _number(value: float) -> int | float | str | None:
     return float(f"{value:.{DIGITS}g}")
 
 
-def _columns(table: pd.DataFrame) -> list[dict[str, str]]:
+def _columns(table: pd.DataFrame) -> list[dict[str, str | bool]]:
     return [
         {
             "name": str(name),

@@ -92,10 +92,10 @@ class Check:
     def _row(
         self, value: float, place: Place, verdict: Verdict, note: str, warn_at: float | None, fail_at: float | None
     ) -> Row:
-        limits = [math.nan if limit is None else float(limit) for limit in (warn_at, fail_at)]
+        warn, fail = (math.nan if limit is None else float(limit) for limit in (warn_at, fail_at))
         advice = self.advice if verdict in ("warn", "fail") else ""
         return Row(
-            self.family, self.name, self.question, *place, float(value), self.unit, *limits, self.worse, verdict,
+            self.family, self.name, self.question, *place, float(value), self.unit, warn, fail, self.worse, verdict,
             advice, note,
         )  # fmt: skip
 
@@ -110,7 +110,7 @@ def table(rows: Sequence[Row]) -> pd.DataFrame:
     return frame
 
 
-def overall(checks: pd.DataFrame) -> Verdict:
+def overall(checks: pd.DataFrame) -> str:
     """The worst verdict of a table ``checks``: ok where nothing is worse than ok."""
     found = set(checks["verdict"])
     return next((verdict for verdict in VERDICTS[:2] if verdict in found), "ok")

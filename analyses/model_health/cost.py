@@ -114,15 +114,16 @@ def rows(found: Costs, config: Config) -> list[Row]:
         reason = "only a causal model whose keys and values are seen keeps them for the tokens to come"
         return [*made, *(check.not_applicable(reason) for check in (per_token, cache, grouped))]
     total = found.cache(context) * requests
-    limits: dict[str, float] = {}
+    warn_at: float | None = None
+    fail_at: float | None = None
     note = f"{context:,} tokens × {requests:,} requests"
     if config.memory is not None:
         room = config.memory * _GIB - found.weights
-        limits = {"warn_at": 0.9 * room if room > 0 else -1.0, "fail_at": room}
+        warn_at, fail_at = (0.9 * room if room > 0 else -1.0), room
         note += f"; {config.memory:g} GiB less {size(found.weights)} of weights"
     made += [
         per_token.judge(found.per_token(), note=f"{len(found.cached)} sites, keys and values"),
-        cache.judge(total, note=note, **limits),
+        cache.judge(total, note=note, warn_at=warn_at, fail_at=fail_at),
         _grouped(found, grouped),
     ]
     return made

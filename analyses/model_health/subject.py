@@ -155,10 +155,9 @@ class Subject:
     def forward_arguments(self, arguments: Arguments | None = None) -> dict[str, Any]:
         """What the module's forward is called with."""
         given = dict(self.arguments if arguments is None else arguments)
-        parts = [None] * 4
-        if not self.wrapped:
-            parts = [given.pop(name, None) for name in ("tokens", "valid", "decoder_tokens", "decoder_valid")]
-        return self.model.inputs.batch(self.model, *parts, given).arguments
+        names = ("tokens", "valid", "decoder_tokens", "decoder_valid")
+        parts: dict[str, Any] = {name: None if self.wrapped else given.pop(name, None) for name in names}
+        return self.model.inputs.batch(self.model, **parts, inputs=given).arguments
 
     def observe(self, arguments: Arguments | None = None) -> list[Seen]:
         """What :meth:`_observed` finds; that of the subject's own arguments is kept."""
@@ -246,8 +245,9 @@ class Subject:
             at = dim if isinstance(value, Tensor) and value.ndim > dim and value.shape[dim] == size else None
             if at is None and dim != self.position_dim and isinstance(value, Tensor) and value.shape[:1] == (size,):
                 at = 0
-            chosen = None if at is None else torch.tensor(list(index), device=value.device)
-            found[name] = value if chosen is None else value.index_select(at, chosen)
+            found[name] = (
+                value if at is None else value.index_select(at, torch.tensor(list(index), device=value.device))
+            )
         return found
 
     def gated(self, edits: Sequence[Edit]) -> Subject:

@@ -47,6 +47,7 @@ def attend_at(
         return query.new_zeros(*query.shape[:3], value.shape[3])
     found = owner(module)
     if found is None:
-        return attend(query, *for_query_heads(module, key, value), mask, scale, softcap)
+        key, value = for_query_heads(module, key, value)
+        return attend(query, key, value, mask, scale, softcap)
     model, site = found
     return model.attend(site, query, key, value, mask, scale, softcap)

@@ -66,7 +66,7 @@ def _lines(panel: dict[str, Any], curves: pd.DataFrame, ax: Axes) -> Axes:
             str(panel["reference_name"]), (1, panel["reference"]), xycoords=("axes fraction", "data"), ha="right",
             va="bottom", fontsize=style.SMALL, color=style.MUTED, xytext=(0, 1), textcoords="offset points",
         )  # fmt: skip
-    n = curves["curve"].nunique()
+    n = len(curves["curve"].unique())
     if n >= _MANY:
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5), handlelength=1.6)
     elif n > 1:

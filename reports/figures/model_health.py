@@ -1,5 +1,6 @@
 """Figures of `model-health`: a saved table and an Axes in, the Axes out. Nothing is computed here."""
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -112,8 +113,8 @@ def measured(row: Mapping[str, Any]) -> str:
 
 
 def _share(row: Mapping[str, object]) -> float:
-    limit = row["warn_at"] if not pd.isna(row["warn_at"]) else row["fail_at"]
-    value, limit = float(row["value"]), float(limit)  # type: ignore[arg-type]
+    value, warn, fail = (float(row[name]) for name in ("value", "warn_at", "fail_at"))  # type: ignore[arg-type]
+    limit = fail if math.isnan(warn) else warn
     if pd.isna(value) or (limit == 0 and value > 0):
         return _MOST
     if row["worse"] == "below":

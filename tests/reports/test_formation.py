@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import to_hex
+from matplotlib.patches import Rectangle
 
 from interp.results import Result
 from reports import style, words
@@ -143,6 +144,7 @@ def test_the_figure_draws_what_the_tables_hold() -> None:
         assert len(strong) == len(names)
         assert len(ax.lines) == 8 + 4 + 1  # every head of both, and chance
         band = ax.patches[0]
+        assert isinstance(band, Rectangle)
         assert (band.get_x(), band.get_x() + band.get_width()) == (100, 200)
 
 

@@ -138,7 +138,9 @@ def test_every_figure_is_drawn(gates: bool) -> None:
     assert ("gates" in names) is gates
     with style.paper():
         for plate in plates:
-            assert style.render(plate.draw())
+            svg, png = style.render(plate.draw())
+            assert svg
+            assert png
 
 
 def test_the_curve_shows_what_the_table_holds() -> None:

@@ -1,7 +1,9 @@
 """The chapter on long inputs, from a run on the bundled toy and from a made-up one."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from analyses import long_context
@@ -13,18 +15,18 @@ from tests.reports import synthetic
 
 
 @pytest.fixture(scope="module")
-def tables() -> dict:
+def tables() -> Mapping[str, pd.DataFrame]:
     config = long_context.Config(lengths=(48, 64), depths=2, needles=3)
     return long_context.run(load("tiny-2l"), config, Workspace()).tables
 
 
-def saved(tables: dict, folder: Path) -> RunFolder:
+def saved(tables: Mapping[str, pd.DataFrame], folder: Path) -> RunFolder:
     provenance = synthetic.result(synthetic.SMALL).provenance
     save(Result("long-context", tables, provenance), folder / "run")
     return RunFolder(folder / "run")
 
 
-def test_the_page_shows_every_figure(tables: dict, tmp_path: Path) -> None:
+def test_the_page_shows_every_figure(tables: Mapping[str, pd.DataFrame], tmp_path: Path) -> None:
     run = saved(tables, tmp_path)
     made = chapter(run.load("long-context"), run)
     assert made.lead is not None
@@ -36,7 +38,7 @@ def test_the_page_shows_every_figure(tables: dict, tmp_path: Path) -> None:
         assert f'id="figure-long-context-{name}"' in html
 
 
-def test_nothing_retrieved_is_said_plainly(tables: dict, tmp_path: Path) -> None:
+def test_nothing_retrieved_is_said_plainly(tables: Mapping[str, pd.DataFrame], tmp_path: Path) -> None:
     silent = {name: table.copy() for name, table in tables.items()}
     for name in ("kinds", "retrieval"):
         silent[name]["value"] = 0.0
@@ -49,7 +51,7 @@ def test_nothing_retrieved_is_said_plainly(tables: dict, tmp_path: Path) -> None
     assert [plate.name for plate in made.plates] == ["statistics-by-length"]
 
 
-def test_depths_are_drawn_with_their_values(tables: dict, tmp_path: Path) -> None:
+def test_depths_are_drawn_with_their_values(tables: Mapping[str, pd.DataFrame], tmp_path: Path) -> None:
     run = saved(tables, tmp_path)
     (plate,) = [p for p in chapter(run.load("long-context"), run).plates if p.name == "by-length-and-depth"]
     with style.paper():

@@ -131,7 +131,8 @@ class Attention(nn.Module):
             key, value = place.cache.extend(self.layer, key, value)
         mask = self._mask(place)
         if self.implementation == "sdpa":
-            return sdpa(query, *for_query_heads(self, key, value), mask, self.scale)
+            key, value = for_query_heads(self, key, value)
+            return sdpa(query, key, value, mask, self.scale)
         if self.implementation == "eager":
             key, value = for_query_heads(self, key, value)
             return reference(query, key, value, mask, self.scale).output.to(value.dtype)

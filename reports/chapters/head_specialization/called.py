@@ -17,7 +17,7 @@ def called(reading: Reading, kind: str = "") -> pd.DataFrame:
 def main_data(reading: Reading) -> str:
     """What the heads were called by: text, or the random tokens that take its place without a tokenizer."""
     heads = reading.heads
-    return "text" if heads.empty or (heads["data"] == "text").any() else "repeated"
+    return "text" if heads.empty or "text" in heads["data"].tolist() else "repeated"
 
 
 def present(reading: Reading) -> list[str]:

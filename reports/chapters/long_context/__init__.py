@@ -253,7 +253,7 @@ def _paragraph(reading: Reading) -> str:
     return (
         f"Retrieval heads were looked for as by Wu et al. (2024): a needle was hidden in text of {lengths[0]} to "
         f"{lengths[-1]} tokens at {depths} depths ({max(copied['n'].to_list())} needles each), and asked for at the "
-        "end with its answer forced. A head's score is the share of the answer's tokens at which its strongest key is that "
-        "token in the needle and the model ranks it first. Heads are called where the lower end of their interval, "
-        "simultaneous over all heads, is above 0.1."
+        "end with its answer forced. A head's score is the share of the answer's tokens at which its strongest key is "
+        "that token in the needle and the model ranks it first. Heads are called where the lower end of their "
+        "interval, simultaneous over all heads, is above 0.1."
     )

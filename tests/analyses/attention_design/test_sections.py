@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -235,7 +236,8 @@ def test_equal_heads_have_one_subspace() -> None:
 
 
 def test_settings_that_mean_nothing_are_refused() -> None:
-    for wrong in ({"topics": ("formulas",)}, {"topics": ()}, {"seeds": 2}, {"tokens": 4}):
+    refused: list[dict[str, Any]] = [{"topics": ("formulas",)}, {"topics": ()}, {"seeds": 2}, {"tokens": 4}]
+    for wrong in refused:
         with pytest.raises(ValueError, match=r"topics|seeds|tokens"):
             Config(**wrong)
 

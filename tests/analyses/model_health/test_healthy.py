@@ -33,8 +33,8 @@ def alarms(model: Any, config: Config | None = None) -> list[str]:
     result = run(model, config or Config(), Workspace())
     check_tables(result.analysis, result.tables, SCHEMAS)
     checks = result.tables["checks"]
-    bad = checks[checks["verdict"].isin(["warn", "fail"])]
-    return [f"{row.check} {row.value:.3g} at {row.site} ({row.note})" for row in bad.itertuples()]
+    rows = [row for row in checks.to_dict("records") if row["verdict"] in ("warn", "fail")]
+    return [f"{row['check']} {row['value']:.3g} at {row['site']} ({row['note']})" for row in rows]
 
 
 @pytest.mark.parametrize("family", families.FAMILIES)
