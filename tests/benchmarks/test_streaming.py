@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from benchmarks import measure, patterns, sizes, streaming, summary
+from benchmarks import machine, measure, patterns, sizes, streaming, summary
 from interp.attention import Mask, attend, probes
 from interp.errors import UsageError
 
