@@ -8,9 +8,9 @@ model is causal and can keep keys and values, positions from i on. Changed rows 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,16 +26,11 @@ from interp.ablation import blocks_before
 from interp.attention.edits import ReplaceRows
 from interp.errors import UserError
 
-__all__ = ["Continuation", "Effects", "Watched", "distributions", "prefix_works"]
+__all__ = ["Continuation", "Watched", "distributions", "prefix_works"]
+
+Head = tuple[str, int]
 
 _SAME = 1e-4  # total variation distance up to which two ways of running a model are one
-
-
-class Effects(NamedTuple):
-    """What changed rows did: TVD of the output, and its slope by the weight of each outcome, where asked for."""
-
-    tvd: Float[NDArray[np.float64], " point"]
-    slopes: list[Float[NDArray[np.float64], " outcome"]]
 
 
 @dataclass(frozen=True)
@@ -94,72 +89,73 @@ class Continuation:
         self.output = self._watch(distributions(run.logits))[0]
         self.rows = {site: rows_of(reading.values[0], site) for site, reading in run.readings(probe).items()}
 
-    def effects(self, rows: Sequence[Row], points: Sequence[NDArray[np.float64]], slopes: bool = False) -> Effects:
+    def changes(
+        self, rows: Sequence[Row], points: Sequence[NDArray[np.float64]]
+    ) -> Float[NDArray[np.float64], " point"]:
         """Total variation distance of the output from the untouched one, with each row replaced by its point.
 
         Args:
-            rows: of one site; each is replaced alone.
+            rows: of any of the sites; each is replaced alone. The nearer their layers, the less is computed twice.
             points: distributions on the rows' outcomes.
-            slopes: also the derivative of the distance by each outcome's weight.
         """
-        found = [
-            self._changed(rows[at : at + self.copies], points[at : at + self.copies], slopes)
-            for at in range(0, len(rows), self.copies)
-        ]
-        return Effects(np.concatenate([tvd for tvd, _ in found]), [slope for _, part in found for slope in part])
-
-    def outputs(self, row: Row, point: NDArray[np.float64]) -> Float[Tensor, "position outcome"]:
-        """The output's distributions with a row replaced."""
-        weights = self._weights([row], [point], False)
-        return self._watch(distributions(self._replaced(row.site, weights, 1, False)))[0]
-
-    def slopes_of(self, rows: Sequence[Row], of: Any) -> list[Float[NDArray[np.float64], " outcome"]]:
-        """Derivative of a scalar function of the output's distributions [copy, position, outcome] by the rows' own
-        weights, each row by itself."""
-        weights = self._weights(rows, [row.pattern for row in rows], True)
-        output = self._watch(distributions(self._replaced(rows[0].site, weights, len(rows), True)))
-        return self._slopes(rows, of(output).sum(), weights)
-
-    # One batch of copies ------------------------------------------------------------------------------------------
-
-    def _changed(
-        self, rows: Sequence[Row], points: Sequence[NDArray[np.float64]], slopes: bool
-    ) -> tuple[NDArray[np.float64], list[NDArray[np.float64]]]:
-        weights = self._weights(rows, points, slopes)
-        output = self._watch(distributions(self._replaced(rows[0].site, weights, len(rows), slopes)))
-        distance = ((output - self.output).abs().sum(-1) / 2).amax(-1)
-        return distance.detach().double().cpu().numpy(), self._slopes(rows, distance.sum(), weights) if slopes else []
-
-    def _weights(self, rows: Sequence[Row], points: Sequence[Any], learned: bool) -> dict[int, Tensor]:
-        """By head, its row in every copy: its own, but for the copies that change it."""
-        if len({row.site for row in rows}) > 1:
-            raise ValueError("rows that are changed together must be of one site")
-        given = {row.head: np.tile(row.on_all_keys(row.pattern), (len(rows), 1, 1)) for row in rows}
-        for copy, (row, point) in enumerate(zip(rows, points, strict=True)):
-            given[row.head][copy, 0] = row.on_all_keys(point)
-        device = self.model.device
-        return {
-            head: torch.as_tensor(w, dtype=torch.float32, device=device).requires_grad_(learned)
-            for head, w in given.items()
-        }
-
-    def _replaced(self, site: str, weights: Mapping[int, Tensor], copies: int, grad: bool) -> Tensor | None:
-        edit = ReplaceRows({(site, head): ([self._query], rows) for head, rows in weights.items()})
-        blocks = self._before[site]
-        outputs = {block: _repeated(self._outputs[block], copies) for block in blocks[-1:]}
-        with replayed(blocks, outputs):
-            tokens = self._given.expand(copies, -1)
-            return self.model.run(tokens, edits=[edit], grad=grad, **self._arguments(copies)).logits
+        parts = []
+        for at in range(0, len(rows), self.copies):
+            some = slice(at, at + self.copies)
+            parts.append(self.size(self._output(rows[some], points[some]) - self.output))
+        return np.concatenate(parts) if parts else np.zeros(0)
 
     @staticmethod
-    def _slopes(rows: Sequence[Row], total: Tensor, weights: Mapping[int, Tensor]) -> list[NDArray[np.float64]]:
+    def size(changed: Any) -> Float[NDArray[np.float64], " point"]:
+        """Total variation distance from the change of the output's probabilities [point, position, outcome]: the largest
+        over positions."""
+        return torch.as_tensor(changed).abs().sum(-1).amax(-1).div(2).double().cpu().numpy()
+
+    def answers(self, row: Row, points: NDArray[np.float64]) -> Float[NDArray[np.float32], "point position outcome"]:
+        """Change of the output's probabilities with a row replaced by each of some points."""
+        parts = []
+        for at in range(0, len(points), self.copies):
+            some = points[at : at + self.copies]
+            parts.append((self._output([row] * len(some), list(some)) - self.output).float().cpu().numpy())
+        return np.concatenate(parts)
+
+    def slopes(self, rows: Sequence[Row], of: Callable[[Tensor], Tensor]) -> list[Float[NDArray[np.float64], " outcome"]]:
+        """Derivative of a function of the output's distributions [copy, position, outcome] by each row's own weights.
+
+        Args:
+            of: gives one number per copy.
+        """
+        weights = self._weights(rows, [row.pattern for row in rows], learned=True)
+        total = of(self._watch(distributions(self._replaced(weights, len(rows), grad=True)))).sum()
         found = dict(zip(weights, torch.autograd.grad(total, list(weights.values())), strict=True))
         slopes = []
         for copy, row in enumerate(rows):
             slope = np.zeros(len(row.pattern))  # a sink adds nothing, whatever its weight
-            slope[: len(row.keys)] = found[row.head][copy, 0].double().cpu().numpy()[row.keys]
+            slope[: len(row.keys)] = found[row.address][copy, 0].double().cpu().numpy()[row.keys]
             slopes.append(slope)
         return slopes
+
+    # One batch of copies ------------------------------------------------------------------------------------------
+
+    def _output(self, rows: Sequence[Row], points: Sequence[Any]) -> Float[Tensor, "copy position outcome"]:
+        return self._watch(distributions(self._replaced(self._weights(rows, points), len(rows))))
+
+    def _weights(self, rows: Sequence[Row], points: Sequence[Any], learned: bool = False) -> dict[Head, Tensor]:
+        """By head, its row in every copy: its own, but for the copies that change it."""
+        given = {row.address: np.tile(row.on_all_keys(row.pattern), (len(rows), 1, 1)) for row in rows}
+        for copy, (row, point) in enumerate(zip(rows, points, strict=True)):
+            given[row.address][copy, 0] = row.on_all_keys(point)
+        device, dtype = self.model.device, torch.float64 if self.model.dtype is torch.float64 else torch.float32
+        return {
+            head: torch.as_tensor(w, dtype=dtype, device=device).requires_grad_(learned) for head, w in given.items()
+        }
+
+    def _replaced(self, weights: Mapping[Head, Tensor], copies: int, grad: bool = False) -> Tensor | None:
+        edit = ReplaceRows({head: ([self._query], rows) for head, rows in weights.items()})
+        blocks = min((self._before[site] for site, _ in weights), key=len)
+        outputs = {block: _repeated(self._outputs[block], copies) for block in blocks[-1:]}
+        with replayed(blocks, outputs):
+            tokens = self._given.expand(copies, -1)
+            return self.model.run(tokens, edits=[edit], grad=grad, **self._arguments(copies)).logits
 
     def _watch(self, output: Float[Tensor, "copy position outcome"]) -> Float[Tensor, "copy position outcome"]:
         """The positions at which the output is watched."""

@@ -11,7 +11,7 @@ program. It ends in a local maximum, so the best of several starts is a lower bo
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linprog
 
 from interp.statistics import jensen_shannon
@@ -30,19 +30,19 @@ class Polytope:
 
     Args:
         pattern: the row α [key], a distribution: keys that it may read only, and its sink where it has one.
-        effects: A [effect, key]; slack: of each effect, 0 for equality. An effect whose slack is infinite is none.
+        effects: A [effect, key]; slack: of each effect, or of all; 0 for equality.
+        both: whether effects are bounded on both sides; else A (x − α) ≤ slack.
     """
 
-    def __init__(self, pattern: Row, effects: NDArray[np.float64], slack: NDArray[np.float64] | float = 0.0) -> None:
+    def __init__(self, pattern: Row, effects: NDArray[np.float64], slack: ArrayLike = 0.0, both: bool = True) -> None:
         self.pattern = pattern
         slack = np.broadcast_to(np.asarray(slack, dtype=np.float64), (len(effects),))
-        bounded = np.isfinite(slack)
-        effects, slack = effects[bounded], slack[bounded]
         own, exact = effects @ pattern, slack == 0
         self._equal = np.vstack([np.ones((1, len(pattern))), effects[exact]])
         self._equals = np.concatenate([[1.0], own[exact]])
-        self._below = np.vstack([effects[~exact], -effects[~exact]])
-        self._limit = np.concatenate([own[~exact] + slack[~exact], slack[~exact] - own[~exact]])
+        sides = (1, -1) if both else (1,)
+        self._below = np.vstack([side * effects[~exact] for side in sides])
+        self._limit = np.concatenate([side * own[~exact] + slack[~exact] for side in sides])
 
     @property
     def is_point(self) -> bool:
@@ -52,7 +52,15 @@ class Polytope:
     def best(self, direction: Row) -> Row | None:
         """The point furthest in a direction (a linear program); None where the solver found none."""
         below = {"A_ub": self._below, "b_ub": self._limit} if len(self._limit) else {}
-        solved = linprog(-direction, A_eq=self._equal, b_eq=self._equals, **below, bounds=(0, None), method="highs-ds")
+        solved = linprog(
+            -direction,
+            A_eq=self._equal,
+            b_eq=self._equals,
+            **below,
+            bounds=(0, None),
+            method="highs-ds",
+            options={"presolve": False},
+        )
         if solved.x is None:
             return None
         point = np.maximum(solved.x, 0.0)
@@ -88,10 +96,9 @@ def gradient(pattern: Row, point: Row) -> Row:
 
 
 def beginnings(pattern: Row, n: int, rng: np.random.Generator) -> NDArray[np.float64]:
-    """Starts of climbs [start, key]: uniform, the key of least weight, then random sparse distributions."""
+    """Starts of climbs [start, key]: uniform, then random sparse distributions."""
     keys = len(pattern)
-    drawn = rng.dirichlet(np.full(keys, 0.3), max(n - 2, 0))
-    return np.vstack([np.full((1, keys), 1 / keys), np.eye(keys)[[pattern.argmin()]], drawn])[:n]
+    return np.vstack([np.full((1, keys), 1 / keys), rng.dirichlet(np.full(keys, 0.3), n - 1)])
 
 
 def effects_of(values: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -38,6 +38,11 @@ class Row:
     values: Float[NDArray[np.float64], "outcome d_head"] | None
 
     @property
+    def address(self) -> tuple[str, int]:
+        """Site and head."""
+        return self.site, self.head
+
+    @property
     def has_sink(self) -> bool:
         """Whether the last outcome is a sink."""
         return len(self.pattern) > len(self.keys)
