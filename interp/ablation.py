@@ -5,16 +5,17 @@ A head is taken out at its output z, before W_O, so that nothing but this head i
 - ``zero``: z = 0;
 - ``mean``: z = its mean over the positions of other sequences;
 - ``resample``: z = that of another sequence at the same position;
+- ``mean_pattern``: its pattern becomes its mean pattern over other sequences (Hassid et al. 2022), which asks what its
+  attention is worth rather than its output;
 - ``pattern_preserving``: z = 0 while every head of every layer keeps the pattern that it has in the untouched run
   (Olsson et al. 2022), so that what changes has not come about by later heads looking elsewhere. Patterns are computed
   again from the untouched queries and keys; edits of patterns that are active meanwhile are not in them.
 """
 
-import inspect
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,21 +23,39 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from interp.attention import Traces
-from interp.attention.edits import Edit, GateHeads, ReplaceZ, Replay
 from interp.errors import UserError
 from interp.models.hooked import HookedModel
-from interp.models.stacks import layer_path
+from interp.models.replaying import blocks_before, outputs_of, replayed, runs_before
+from interp.models.sliced_loss import sliced_token_loss
+from interp.replacements import (
+    FROM_OTHERS,
+    Batch,
+    Kind,
+    Places,
+    mean_patterns,
+    mean_z,
+    replacements,
+    resampled_z,
+    without_logits,
+)
 
-__all__ = ["Effects", "Kind", "ablation_effects", "mean_z", "single_heads", "without_logits"]
-
-Kind = Literal["zero", "mean", "resample", "pattern_preserving"]
+__all__ = [
+    "Batch",
+    "Effects",
+    "Kind",
+    "Metric",
+    "ablation_effects",
+    "all_but_one",
+    "blocks_before",
+    "mean_loss",
+    "mean_z",
+    "replacements",
+    "single_heads",
+    "without_logits",
+]
 
 #: A head as (site name, head), or (layer, head) where a model has one stack.
 Head = tuple[str, int] | tuple[int, int]
-
-#: Arguments of :meth:`HookedModel.run` for some sequences: ``tokens``, and ``valid``, ``decoder_tokens``, … as needed.
-Batch = Mapping[str, Any]
 
 #: Runs the model on a batch, under whatever edits are active, and gives one number per sequence.
 Metric = Callable[[HookedModel, Batch], Float[Tensor, " sequence"]]
@@ -78,6 +97,7 @@ def ablation_effects(
     *,
     others: Sequence[Batch] = (),
     replay: bool = False,
+    at_once: int = 1,
     watch: Watch = lambda passes, what, total: passes,
 ) -> Effects:
     """A metric of each sequence without each of some sets of heads, ablated in each of some ways.
@@ -88,12 +108,15 @@ def ablation_effects(
         metric: one number per sequence, as ``lambda model, batch: model.token_loss(**batch).mean(1)``.
         sets: the heads to take out together; :func:`single_heads` makes one set of each head.
         kinds: ways of ablation.
-        others: sequences that ``mean`` and ``resample`` take their outputs from; none of those measured should be
-            among them. ``resample`` gives sequence i of a batch the outputs of sequence i of the batch of others with
-            its number (from the start again where there are fewer), which must be as long and without padding.
+        others: sequences that ``mean``, ``resample`` and ``mean_pattern`` take what they put in from; none of those
+            measured should be among them. ``resample`` gives sequence i of a batch the outputs of sequence i of the
+            batch of others with its number (from the start again where there are fewer), which must be as long and
+            without padding.
         replay: let the layers before the first ablated one give back what they gave in the untouched pass, instead of
             computing it again. The numbers are the same, if the metric depends on the model's output alone: probes,
             hooks and edits of those layers are not reached.
+        at_once: how many sets that leave the same layers as they are (heads of one layer, say) go into one pass, as so
+            many copies of the batch: for a GPU, which a small batch leaves idle. ``pattern_preserving`` takes one.
         watch: shows progress, as :meth:`interp.results.Workspace.progress` does.
 
     Raises:
@@ -102,8 +125,10 @@ def ablation_effects(
         ValueError: the metric did not give one number per sequence.
     """
     heads = [[(model.site(where).name, head) for where, head in chosen] for chosen in sets]
+    if at_once < 1:
+        raise ValueError(f"at_once must be at least 1; got {at_once}")
     _check(model, heads, kinds, others)
-    plan = _Plan(model, batches, metric, heads, tuple(kinds), others, replay)
+    plan = _Plan(model, batches, metric, heads, tuple(kinds), others, replay, at_once)
     rows = list(watch(plan.passes(), "forward passes", len(batches) * (1 + len(kinds) * len(sets))))
     per_batch = 1 + len(kinds) * len(sets)
     whole = np.concatenate([np.stack(rows[i : i + per_batch]) for i in range(0, len(rows), per_batch)], axis=1)
@@ -116,46 +141,17 @@ def single_heads(model: HookedModel) -> list[tuple[tuple[str, int]]]:
     return [((site.name, head),) for site in model.sites for head in range(site.n_heads)]
 
 
-def mean_z(
-    model: HookedModel, batches: Iterable[Batch], sites: Collection[str]
-) -> dict[str, Float[Tensor, "head d_head"]]:
-    """Mean output of every head of some sites over all positions that are not padding."""
-    sums: dict[str, Tensor] = {}
-    counts: dict[str, float] = {}
-    for batch in batches:
-        run = model.run(**batch, **without_logits(model), keep="z", sites=sites)
-        for name, z in run.z.items():
-            valid = batch.get("decoder_valid" if model.site(name).stack == "decoder" else "valid")
-            weight = z.new_ones(z.shape[0], z.shape[2]) if valid is None else valid.to(z)
-            sums[name] = sums.get(name, 0) + torch.einsum("bhqd,bq->hd", z.double(), weight.double())
-            counts[name] = counts.get(name, 0) + float(weight.sum())
-    return {name: total / counts[name] for name, total in sums.items()}
+def all_but_one(model: HookedModel) -> dict[tuple[str, int], tuple[tuple[str, int], ...]]:
+    """For each head, the other heads of its site: what goes where only this one stays. Sites of one head have none."""
+    whole = {site.name: range(site.n_heads) for site in model.sites if site.n_heads > 1}
+    return {
+        (name, head): tuple((name, h) for h in heads if h != head) for name, heads in whole.items() for head in heads
+    }
 
 
-def without_logits(model: HookedModel) -> dict[str, Any]:
-    """Arguments of a run that spare the unembedding, where nobody reads the logits and the model lets one say so."""
-    return {"logits_to_keep": 1} if "logits_to_keep" in inspect.signature(model.module.forward).parameters else {}
-
-
-@dataclass(eq=False)
-class _Kept:
-    """What ablations of one batch put in the heads' places."""
-
-    mean: Mapping[str, Tensor] = field(default_factory=dict)
-    donor: Mapping[str, Tensor] = field(default_factory=dict)
-    traces: Traces | None = None
-
-    def edits(self, kind: Kind, heads: Sequence[tuple[str, int]]) -> tuple[Edit, ...]:
-        """The edits that take heads out."""
-        match kind:
-            case "mean":
-                return (ReplaceZ({(site, head): self.mean[site][head] for site, head in heads}),)
-            case "resample":
-                return (ReplaceZ({(site, head): self.donor[site][:, head] for site, head in heads}),)
-            case "pattern_preserving":
-                assert self.traces is not None
-                return (Replay(traces=self.traces), GateHeads(dict.fromkeys(heads, 0.0)))
-        return (GateHeads(dict.fromkeys(heads, 0.0)),)
+def mean_loss(model: HookedModel, batch: Batch) -> Float[Tensor, " sequence"]:
+    """A metric: mean next-token loss of each sequence, in nats; its logits are not held where nothing needs them."""
+    return sliced_token_loss(model, **batch).nanmean(1)
 
 
 @dataclass(eq=False)
@@ -169,88 +165,61 @@ class _Plan:
     kinds: tuple[Kind, ...]
     others: Sequence[Batch]
     replay: bool
+    at_once: int
 
     def passes(self) -> Iterator[NDArray[np.float64]]:
+        """The metric of a batch's sequences, untouched and then for each kind and set."""
         sites = sorted({site for heads in self.sets for site, _ in heads})
-        before = [blocks_before(self.model, heads) if self.replay else [] for heads in self.sets]
-        mean = mean_z(self.model, self.others, sites) if "mean" in self.kinds else {}
+        before = [runs_before(self.model, heads) if self.replay else [] for heads in self.sets]
+        mean = replacements(self.model, [{}], "mean", self.others)[0] if "mean" in self.kinds else {}
         for number, batch in enumerate(self.batches):
-            kept = _Kept(mean)
+            places = Places({"mean": mean})
             if "resample" in self.kinds:
-                kept.donor = self._donor(batch, self.others[number % len(self.others)], sites)
+                other = self.others[number % len(self.others)]
+                places.outputs["resample"] = resampled_z(self.model, batch, other, sites)
+            if "mean_pattern" in self.kinds:
+                places.patterns = mean_patterns(self.model, batch, self.others, sites)
             if "pattern_preserving" in self.kinds:
-                kept.traces = self.model.run(**batch, **without_logits(self.model), keep="qk").traces
-            with _outputs({blocks[-1] for blocks in before if blocks}) as outputs:
-                untouched = self._measured(batch)
-            yield untouched
+                places.traces = self.model.run(**batch, **without_logits(self.model), keep="qk").traces
+            with outputs_of({run[-1] for runs in before for run in runs}) as outputs:
+                untouched = self._measured(batch, 1)
+            yield untouched[0]
             for kind in self.kinds:
-                for heads, blocks in zip(self.sets, before, strict=True):
-                    with _replayed(blocks, outputs), self.model.edit(*kept.edits(kind, heads)):
-                        measured = self._measured(batch)
-                    yield measured
+                for group in self._groups(before, 1 if kind == "pattern_preserving" else self.at_once):
+                    heads = [self.sets[i] for i in group]
+                    edits = places.edits(kind, heads, untouched.shape[1])
+                    with replayed(before[group[0]], outputs, len(group)), self.model.edit(*edits):
+                        measured = self._measured(batch, len(group))
+                    yield from measured
 
-    def _donor(self, batch: Batch, other: Batch, sites: Collection[str]) -> dict[str, Tensor]:
-        here, there = (torch.as_tensor(each["tokens"]).shape for each in (batch, other))
-        if here[1] != there[1] or any(each.get("valid") is not None for each in (batch, other)):
-            raise UserError(
-                f"resampling takes a head's output of another sequence at the same position: all sequences must be "
-                f"equally long and without padding; got {here[1]} and {there[1]} positions"
-            )
-        z = self.model.run(**other, **without_logits(self.model), keep="z", sites=sites).z
-        donor = torch.arange(here[0]) % there[0]
-        return {name: kept[donor.to(kept.device)] for name, kept in z.items()}
+    @staticmethod
+    def _groups(before: Sequence[Sequence[Sequence[nn.Module]]], at_once: int) -> Iterator[list[int]]:
+        """Numbers of sets that follow each other and leave the same layers as they are, a few at a time."""
+        for _, same in groupby(range(len(before)), key=lambda i: [run[-1] for run in before[i]]):
+            numbers = list(same)
+            yield from (numbers[i : i + at_once] for i in range(0, len(numbers), at_once))
 
-    def _measured(self, batch: Batch) -> NDArray[np.float64]:
+    def _measured(self, batch: Batch, times: int) -> Float[NDArray[np.float64], "variant sequence"]:
         n = len(torch.as_tensor(batch["tokens"]))
-        values = self.metric(self.model, batch).detach().double().cpu().numpy()
-        if values.shape != (n,):
-            raise ValueError(f"a metric gives one number per sequence, [{n}]; got {list(values.shape)}")
-        return values
+        given = self.metric(self.model, batch if times == 1 else repeated(batch, times))
+        values = given.detach().double().cpu().numpy()
+        if values.shape != (n * times,):
+            raise ValueError(f"a metric gives one number per sequence, [{n * times}]; got {list(values.shape)}")
+        if not np.isfinite(values).all():
+            raise ValueError(f"a metric must be finite; got {values[~np.isfinite(values)][0]} for a sequence")
+        return values.reshape(times, n)
 
 
-def blocks_before(model: HookedModel, heads: Iterable[tuple[str, int]]) -> list[nn.Module]:
-    """The layers that come before all of some heads, in order; none where the heads lie in several stacks."""
-    paths = [layer_path(model.site(site).path) for site, _ in heads]
-    stacks = {path.rpartition(".")[0] for path in paths}
-    if len(stacks) > 1 or "" in stacks:
-        return []
-    first = min(int(path.rpartition(".")[2]) for path in paths)
-    layers = model.module.get_submodule(stacks.pop())
-    return list(layers.children())[:first]
+def repeated(batch: Batch, times: int) -> dict[str, Any]:
+    """A batch with all of its sequences so many times, one after the other."""
+    n = len(torch.as_tensor(batch["tokens"]))
 
+    def repeat(value: Any) -> Any:
+        if isinstance(value, Tensor) and value.ndim and len(value) == n:
+            return value.repeat(times, *[1] * (value.ndim - 1))
+        return value * times if isinstance(value, list) and len(value) == n else value
 
-@contextmanager
-def _outputs(blocks: Collection[nn.Module]) -> Iterator[dict[nn.Module, Any]]:
-    """What some modules return in the forward pass meanwhile."""
-    seen: dict[nn.Module, Any] = {}
-    with ExitStack() as hooks:
-        for block in blocks:
-            hook = block.register_forward_hook(lambda module, given, output: seen.__setitem__(module, _copy(output)))
-            hooks.callback(hook.remove)
-        yield seen
-
-
-@contextmanager
-def _replayed(blocks: Sequence[nn.Module], outputs: Mapping[nn.Module, Any]) -> Iterator[None]:
-    """Let modules in a row compute nothing and return what the last of them returned before."""
-    own = [vars(block).get("forward") for block in blocks]
-    try:
-        for block in blocks:
-            block.forward = lambda *given, **named: _copy(outputs[blocks[-1]])
-        yield
-    finally:
-        for block, forward in zip(blocks, own, strict=True):
-            if forward is None:
-                del block.forward
-            else:
-                block.forward = forward
-
-
-def _copy(output: Any) -> Any:
-    """A block's output, safe from what the model writes into it later."""
-    if isinstance(output, Tensor):
-        return output.detach().clone()
-    return tuple(map(_copy, output)) if isinstance(output, tuple) else output
+    return {name: repeat(value) for name, value in batch.items()}
 
 
 def _check(
@@ -258,7 +227,7 @@ def _check(
 ) -> None:
     if not all(sets):
         raise UserError("a set of heads to ablate holds at least one head; got an empty one")
-    needing = sorted({"mean", "resample"} & set(kinds))
+    needing = [kind for kind in FROM_OTHERS if kind in kinds]
     if needing and not others:
         raise UserError(f"{' and '.join(needing)} ablation need other sequences to take outputs from: give others=")
     own = [site.name for site in model.sites if site.source == "softmax"]

@@ -1,6 +1,6 @@
 """How much a metric depends on each head, for all heads at once: what is used to decide which heads may go.
 
-Each head's output z before W_O is given a gate, z → r + ξ (z − r), which is 1 in the untouched model. The *replacement* r
+Each head's output z before W_O is given a gate, z → r + ξ (z − r), 1 in the untouched model. The *replacement* r
 is what an ablation puts in the head's place (nothing, its mean, its output on another sequence). The derivative of the
 metric by every gate, in every sequence, comes out of one forward and one backward pass (`gate_gradients`):
 
@@ -39,6 +39,7 @@ __all__ = [
     "michel",
     "normalised_by_site",
     "random_order",
+    "seen_less",
     "weight_norm",
 ]
 
@@ -92,7 +93,7 @@ def michel(model: HookedModel, batches: Sequence[Batch], metric: Metric) -> pd.D
         UserError: no batches. ValueError: the metric is not one finite number per sequence, or has no gradient.
     """
     found = gate_gradients(model, batches, metric)
-    scaled = np.abs(found.gradient) * _seen_less(found.active)
+    scaled = np.abs(found.gradient) * seen_less(found.active)
     table = found.heads.assign(
         importance=scaled.mean(0), derivative=np.abs(found.gradient).mean(0), active=found.active.mean(0)
     )
@@ -296,7 +297,7 @@ def _n_sequences(batch: Batch) -> int:
     return len(next(v for v in batch.values() if isinstance(v, Tensor | list)))
 
 
-def _seen_less(active: Float[NDArray[np.float64], "sequence head"]) -> Float[NDArray[np.float64], "sequence head"]:
+def seen_less(active: Float[NDArray[np.float64], "sequence head"]) -> Float[NDArray[np.float64], "sequence head"]:
     """By how much a site has fewer active positions than the site of the same sequence that has most."""
     most = active.max(1, keepdims=True)
     return np.divide(most, active, out=np.ones_like(active), where=active > 0)

@@ -22,6 +22,12 @@ METRICS = {
     "expected_distance": "expected distance",
     "copying": "copying",
     "copying_eigenvalues": "copying (eigenvalues)",
+    "importance": "importance",
+    "derivative": "the derivative without normalisation",
+    "first_order_zero": "first-order estimate (zero)",
+    "first_order_resample": "first-order estimate (resample)",
+    "integrated_zero": "integrated gradients",
+    "weight_norm": "norm of W_V W_O",
 }
 SHORT = {
     "duplicate_token": "duplicate token",
@@ -30,12 +36,18 @@ SHORT = {
     "first_position": "first position",
     "copying_eigenvalues": "copying, eigenvalues",
 }
-UNITS = {"entropy": "nats", "expected_distance": "tokens", "copying": "−1 to 1", "copying_eigenvalues": "−1 to 1"}
+UNITS = {
+    "entropy": "nats", "expected_distance": "tokens", "copying": "−1 to 1", "copying_eigenvalues": "−1 to 1",
+    "importance": "normalised by layer", "first_order_zero": "metric's unit", "first_order_resample": "metric's unit",
+    "integrated_zero": "metric's unit", "weight_norm": "Frobenius norm",
+}  # fmt: skip
 DATA = {
     "repeated": "repeated random tokens",
     "unrepeated": "unrepeated random tokens",
     "text": "text",
     "weights": "the weights alone",
+    "segments": "random tokens with a copied segment",
+    "second_text": "the second text",
 }
 KINDS = {
     "induction": "induction head",
@@ -235,4 +247,18 @@ COLUMNS = {
     "weight": "attention, in [0, 1]",
     "token": "id in the vocabulary",
     "text": "the token's text",
+    "verdict": "needed: the metric rises without the head; harmful: it falls",
+    "importance": "Michel's, normalised by layer",
+    "importance_rank": "1 is the highest",
+    "p_needed": "that the metric does not rise; corrected over heads and directions",
+    "p_harmful": "that the metric does not fall; corrected over heads and directions",
+    "share": "of the model's heads",
+    "n_pruned": "heads that are gone",
+    "order": "in which heads go",
+    "margin": "area minus that of importance, paired by sequence",
+    "leaves": "interval: above the unpruned model's; certain: paired change above 0",
+    "room": "how far the mean may rise",
+    "rho": "Spearman's, over heads",
+    "penalty": "λ, in the metric's unit per head",
+    "gate": "at test time, in [0, 1]",
 }

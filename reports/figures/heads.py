@@ -116,6 +116,8 @@ def _scale(grid: np.ndarray, metric: str, large: bool) -> tuple[Normalize, Color
         return Normalize(-1, 1), style.SIGNED
     if metric == "copying":
         return Normalize(-1, 1), style.SHARES
+    if np.isfinite(grid).any() and float(np.nanmin(grid)) < 0:  # a signed change
+        return Normalize(-largest, largest), style.SIGNED
     if words.UNITS.get(metric):
         return Normalize(0, largest or 1.0), style.SHARES
     ceiling = 1.0 if large else next((c for c in _CEILINGS if c >= largest), largest)

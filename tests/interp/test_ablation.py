@@ -13,13 +13,23 @@ from transformers.masking_utils import eager_mask
 
 import interp
 from interp import HookedModel
-from interp.ablation import Batch, Kind, ablation_effects, blocks_before, mean_z, single_heads, without_logits
+from interp.ablation import (
+    Batch,
+    Kind,
+    ablation_effects,
+    all_but_one,
+    blocks_before,
+    mean_loss,
+    mean_z,
+    single_heads,
+    without_logits,
+)
 from interp.attention.edits import GateHeads
 from interp.attention.probes import SelectedRows
 from interp.errors import UserError
 from tests.families import make
 
-KINDS: tuple[Kind, ...] = ("zero", "mean", "resample", "pattern_preserving")
+KINDS: tuple[Kind, ...] = ("zero", "mean", "resample", "mean_pattern", "pattern_preserving")
 EAGER = 1e-6  # transformers' eager attention takes its softmax in float32, whatever the model's dtype
 OUTPUTS = {"llama": "o_proj", "gpt2": "c_proj", "gpt_neox": "dense", "gemma2": "o_proj"}
 
@@ -178,6 +188,73 @@ def test_replayed_layers_are_not_computed_and_come_back() -> None:
     assert all("forward" not in vars(layer) for layer in module.model.layers)
 
 
+@pytest.mark.parametrize("family", ["llama", "gpt2", "gemma2"])
+@pytest.mark.parametrize("replay", [False, True])
+def test_several_heads_in_one_pass_are_the_heads_one_by_one(family: str, replay: bool) -> None:
+    model = hooked(family)
+    sets = [*single_heads(model)[3:], [(0, 1), (2, 2)]]
+    batches, others = [{"tokens": tokens(3)}, {"tokens": tokens(2, seed=5)}], [{"tokens": tokens(3, seed=2)}]
+    one, four = (
+        ablation_effects(model, batches, loss, sets, KINDS, others=others, replay=replay, at_once=n) for n in (1, 4)
+    )
+    np.testing.assert_allclose(one.ablated, four.ablated, rtol=0, atol=1e-12)
+    assert np.abs(one.change).max() > 1e-2
+
+
+@pytest.mark.parametrize("family", ["t5", "bart"])
+def test_the_encoder_is_replayed_for_heads_of_the_decoder(family: str) -> None:
+    model = hooked(family)
+    batch = {"tokens": tokens(2, 7), "decoder_tokens": tokens(2, 5, 3)}
+    other = {"tokens": tokens(3, 7, 6), "decoder_tokens": tokens(3, 5, 7)}
+
+    def metric(model: HookedModel, batch: Batch) -> Tensor:
+        return cast(Tensor, model.run(**batch).logits).logsumexp(-1).mean(1)
+
+    sets = single_heads(model)
+    kinds: tuple[Kind, ...] = ("zero", "resample", "mean_pattern")
+    naive, quick = (
+        ablation_effects(model, [batch], metric, sets, kinds, others=[other], replay=n > 1, at_once=n) for n in (1, 3)
+    )
+    np.testing.assert_allclose(naive.ablated, quick.ablated, rtol=0, atol=1e-12)
+    calls, module = [], cast(Any, model.module)
+    encoder = module.encoder.block if family == "t5" else module.model.encoder.layers
+    encoder[0].register_forward_hook(lambda *_: calls.append(1))
+    ablation_effects(model, [batch], metric, [[("decoder_blocks.1.cross_attn", 0)]], replay=True)
+    assert len(calls) == 2  # a hook of a replayed layer is called; what it computes is not
+    assert len(list(encoder[0].children())) > 0
+
+
+def test_a_mean_pattern_is_that_of_other_sequences_on_the_own_values() -> None:
+    """Against transformers with an attention function that takes one head's pattern from elsewhere."""
+    model, plain = hooked("llama"), make("llama", dtype=torch.float64)
+    ids, others = tokens(), tokens(5, seed=1)
+    plain.set_attn_implementation("eager")
+    with torch.no_grad():
+        mean = plain(input_ids=others, output_attentions=True).attentions[1][:, 3].mean(0)
+
+    def averaged(module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: Any, **__: Any) -> Any:
+        key, value = (x.repeat_interleave(query.shape[1] // x.shape[1], 1) for x in (key, value))
+        scores = query @ key.mT * query.shape[-1] ** -0.5
+        pattern = scores.masked_fill(torch.ones_like(scores).triu(1).bool(), -torch.inf).softmax(-1)
+        if module.layer_idx == 1:
+            pattern[:, 3] = mean
+        return (pattern @ value).transpose(1, 2), None
+
+    AttentionInterface.register("averaged", averaged)
+    AttentionMaskInterface.register("averaged", eager_mask)
+    plain.set_attn_implementation("averaged")
+    split = [{"tokens": others[:2]}, {"tokens": others[2:]}]
+    effects = ablation_effects(model, [{"tokens": ids}], loss, [[(1, 3)]], ["mean_pattern"], others=split)
+    np.testing.assert_allclose(effects.ablated[0, 0], plain_loss(plain, ids), rtol=0, atol=EAGER)
+    assert np.abs(effects.change).max() > 1e-3
+
+
+def test_all_but_one_leaves_one_head_of_each_layer() -> None:
+    sets = all_but_one(hooked("llama"))
+    assert len(sets) == 18
+    assert sets["blocks.1.attn", 2] == tuple(("blocks.1.attn", h) for h in (0, 1, 3, 4, 5))
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_sequences_do_not_know_how_they_were_batched(kind: Kind) -> None:
     model, ids, others = hooked("llama"), tokens(), tokens(seed=1)
@@ -253,6 +330,8 @@ def test_means_weigh_every_position_of_every_batch_alike() -> None:
 @pytest.mark.parametrize(
     ("sets", "kinds", "others", "told"),
     [
+        ([[(0, 0)]], ["mean_pattern"], [{"tokens": tokens(4, 12)}], "equally long"),
+        ([[(0, 0)]], ["mean_pattern"], [{"tokens": tokens(), "valid": tokens() > 5}], "some of them padding"),
         ([[]], ["zero"], [], "at least one head"),
         ([[(0, 9)]], ["zero"], [], "no head 9|there is no 9"),
         ([[(7, 0)]], ["zero"], [], "there is no site 7"),
@@ -277,6 +356,18 @@ def test_a_metric_gives_one_number_per_sequence() -> None:
         ablation_effects(
             hooked("llama"), [{"tokens": tokens()}], lambda model, batch: model.token_loss(**batch), [[(0, 0)]]
         )
+
+
+def test_a_metric_is_finite() -> None:
+    with pytest.raises(ValueError, match="must be finite; got nan"):
+        ablation_effects(hooked("llama"), [{"tokens": tokens()}], lambda m, b: loss(m, b) * np.nan, [[(0, 0)]])
+    with pytest.raises(ValueError, match="at_once must be at least 1"):
+        ablation_effects(hooked("llama"), [{"tokens": tokens()}], loss, [[(0, 0)]], at_once=0)
+
+
+def test_the_mean_loss_is_a_metric() -> None:
+    model, ids = hooked("llama"), tokens()
+    torch.testing.assert_close(mean_loss(model, {"tokens": ids}), loss(model, {"tokens": ids}))
 
 
 def test_the_unembedding_is_spared_where_it_can_be() -> None:

@@ -1,0 +1,134 @@
+"""Voita et al.'s learned gates: which heads stay where each open gate costs λ.
+
+A gate is a hard-concrete variable (Louizos et al. 2018): s = σ((log u − log(1 − u) + log a) / β), stretched to (γ, ζ)
+and clipped to [0, 1]. Training minimises L + λ Σ P(open), P(open) = σ(log a − β log(−γ/ζ)), from the converged model,
+with λ raised step by step. At test time a gate is the clipped, stretched σ(log a), without noise or temperature.
+"""
+
+import contextlib
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from analyses.head_pruning.config import Config
+from analyses.head_pruning.effects import Head, is_cheap
+from analyses.head_pruning.inputs import Data
+from analyses.head_pruning.scores import Scores
+from interp import HookedModel
+from interp.ablation import Metric
+from interp.attention.edits import GateHeads
+from interp.results import Workspace
+from interp.statistics import mean_interval
+
+BETA, LOW, HIGH = 0.33, -0.1, 1.1  # Voita's temperature and stretch
+_EPSILON = 1e-6
+_START = 2.0  # of log a: P(open) is 0.94
+
+GATES = {"penalty": float, "site": str, "layer": int, "head": int, "log_alpha": float, "p_open": float, "gate": float}
+PATH = {
+    "penalty": float, "weights": str, "kept": int, "share_pruned": float, "loss": float, "change": float,
+    "ci_low": float, "ci_high": float, "n": int, "steps": int,
+}  # fmt: skip
+
+
+def p_open(log_alpha: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """The probability that a gate is not 0."""
+    return torch.sigmoid(log_alpha - BETA * np.log(-LOW / HIGH))
+
+
+def sampled(log_alpha: Float[Tensor, "..."], generator: torch.Generator) -> Float[Tensor, "..."]:
+    """Gates drawn from their distribution, in [0, 1]; differentiable where not clipped."""
+    u = torch.rand(log_alpha.shape, generator=generator).clamp(_EPSILON, 1 - _EPSILON).to(log_alpha)
+    s = torch.sigmoid((u.log() - (1 - u).log() + log_alpha) / BETA)
+    return (s * (HIGH - LOW) + LOW).clamp(0, 1)
+
+
+def at_test(log_alpha: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
+    """The deterministic gates of a trained model."""
+    return (torch.sigmoid(log_alpha) * (HIGH - LOW) + LOW).clamp(0, 1)
+
+
+def tables(model: HookedModel, data: Data, scores: Scores, config: Config, work: Workspace) -> dict[str, pd.DataFrame]:
+    """The tables ``gates`` (each head at each λ) and ``gates_path`` (heads kept, the metric on the reported half)."""
+    if not config.is_full and not is_cheap(model):
+        work.skip("learned gates", "budget is report")
+        return {"gates": _empty(GATES), "gates_path": _empty(PATH)}
+    return work.step("gates", lambda: _trained(model, data, scores, config, work))
+
+
+def _trained(
+    model: HookedModel, data: Data, scores: Scores, config: Config, work: Workspace
+) -> dict[str, pd.DataFrame]:
+    heads: list[Head] = list(zip(scores.heads["site"], scores.heads["head"].astype(int), strict=True))
+    reported = data.batches(model, data.reported_on, config)
+    untouched = measured(model, reported, data.measure.metric, heads, None)
+    units = data.units(data.reported_on)
+    log_alpha = torch.full((len(heads),), _START, requires_grad=True)
+    gates, path = [], []
+    with _weights_put_back(model, config.weight_rate > 0):
+        for penalty in work.progress(sorted(config.gate_penalties), "penalties"):
+            train(model, data, heads, log_alpha, penalty, config)
+            gate = at_test(log_alpha.detach())
+            values = measured(model, reported, data.measure.metric, heads, gate)
+            change = mean_interval(values - untouched, units, seed=config.seed)
+            kept = int((gate > 0).sum())
+            gates.append(scores.heads.assign(penalty=penalty, log_alpha=log_alpha.detach().numpy(),
+                                             p_open=p_open(log_alpha.detach()).numpy(), gate=gate.numpy()))  # fmt: skip
+            path.append(
+                {"penalty": penalty, "weights": "trained" if config.weight_rate > 0 else "frozen", "kept": kept,
+                 "share_pruned": 1 - kept / len(heads), "loss": float(values.mean()), "change": float(change.value),
+                 "ci_low": float(change.low), "ci_high": float(change.high), "n": int(change.n),
+                 "steps": config.gate_steps}
+            )  # fmt: skip
+    return {"gates": pd.concat(gates, ignore_index=True)[list(GATES)], "gates_path": pd.DataFrame(path)}
+
+
+def train(model: HookedModel, data: Data, heads: list[Head], log_alpha: Tensor, penalty: float, config: Config) -> None:
+    """Train gates, and weights where they have a rate, for some steps on the scoring half, in place."""
+    batches = data.batches(model, data.scored_on, config)
+    generator = torch.Generator().manual_seed(config.seed)
+    groups = [{"params": [log_alpha], "lr": config.gate_rate}]
+    if config.weight_rate > 0:
+        groups.append({"params": list(model.module.parameters()), "lr": config.weight_rate})
+    optimiser = torch.optim.Adam(groups)
+    for step in range(config.gate_steps):
+        gate = sampled(log_alpha, generator).to(model.device)
+        with torch.enable_grad(), model.edit(GateHeads(dict(zip(heads, gate, strict=True)))):
+            loss = data.measure.scored(model, {**batches[step % len(batches)], "grad": True}).mean()
+            objective = loss + penalty * p_open(log_alpha).sum().to(loss.device)
+            if config.weight_rate > 0:
+                optimiser.zero_grad()
+                objective.backward()
+            else:
+                (log_alpha.grad,) = torch.autograd.grad(objective, [log_alpha])
+        optimiser.step()
+
+
+def measured(
+    model: HookedModel, batches: list[dict], metric: Metric, heads: list[Head], gate: Tensor | None
+) -> np.ndarray:
+    """The metric of every sequence under some gates; None: the model as it is."""
+    edits = [] if gate is None else [GateHeads(dict(zip(heads, gate.tolist(), strict=True)))]
+    with torch.no_grad(), model.edit(*edits):
+        return np.concatenate([metric(model, batch).double().cpu().numpy() for batch in batches])
+
+
+@contextlib.contextmanager
+def _weights_put_back(model: HookedModel, trained: bool) -> Iterator[None]:
+    before = {name: p.detach().clone() for name, p in model.module.named_parameters()} if trained else {}
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for name, parameter in model.module.named_parameters():
+                if name in before:
+                    parameter.copy_(before[name])
+                    parameter.grad = None
+
+
+def _empty(columns: dict[str, type]) -> pd.DataFrame:
+    return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in columns.items()})

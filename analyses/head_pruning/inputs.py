@@ -1,0 +1,231 @@
+"""What the model is given, cut into passes and halves, and what is measured of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from analyses.head_pruning import metrics
+from analyses.head_pruning.config import Config
+from analyses.head_pruning.metrics import Measure
+from interp import HookedModel
+from interp.data import (
+    SAMPLE,
+    Sequences,
+    Vocabulary,
+    copied_segments,
+    prefix_tokens,
+    read_documents,
+    repeated_tokens,
+    suffix_tokens,
+    windows,
+)
+from interp.errors import UserError
+from interp.models.sites import AttentionSite
+from interp.results import Workspace
+from interp.statistics import halves
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """Sequences, and what heads matter for on them.
+
+    Attributes:
+        name: in the column ``data``.
+        sequences: all of one length, without padding.
+        measure: the metric.
+        scored_on: numbers of the sequences that heads are scored on; ``reported_on``: of the others.
+    """
+
+    name: str
+    sequences: Sequences
+    measure: Measure
+    scored_on: NDArray[np.intp]
+    reported_on: NDArray[np.intp]
+
+    def batches(self, model: HookedModel, rows: NDArray[np.intp], config: Config) -> list[dict[str, Any]]:
+        """Arguments of `HookedModel.run` for some of the sequences, a pass each."""
+        most = max(1, config.tokens_per_pass // self.sequences.n_positions)
+        parts = np.array_split(rows, -(-len(rows) // most))
+        return [_arguments(model, self.sequences.select(part)) for part in parts]
+
+    def units(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
+        """Which of some sequences count as one observation."""
+        return self.sequences.document.numpy()[rows]
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """The first data, on which everything is measured, and the second, on which its order is tried; None: none."""
+
+    first: Data
+    second: Data | None
+
+    @property
+    def described(self) -> dict[str, dict[str, str]]:
+        """What they are and the hash of their tokens, for the provenance."""
+        return {
+            each.name: {
+                "what": each.sequences.describe(), "sha256": each.sequences.hash(), "metric": each.measure.name,
+                "unit": each.measure.unit,
+            }
+            for each in (self.first, self.second) if each is not None
+        }  # fmt: skip
+
+
+def site_kind(site: AttentionSite) -> str:
+    """self, or, in an encoder–decoder, encoder, decoder or cross."""
+    return "cross" if site.kind == "cross" else site.stack or "self"
+
+
+def make(model: HookedModel, config: Config, work: Workspace) -> Inputs:
+    """The sequences that the settings ask for; the same for the same seed.
+
+    Raises:
+        UserError: the model reads no tokens, or the text does not fit it.
+    """
+    if model.d_vocab is None or getattr(model.module, "main_input_name", "input_ids") != "input_ids":
+        name = model.info.get("name", "this model")
+        raise UserError(
+            f"heads are pruned by what they do to sequences of tokens, but {name} reads none, or its config does not "
+            "say how many there are (vocab_size)"
+        )
+    length = config.length if model.n_ctx is None else min(config.length, model.n_ctx)
+    if length < config.length:
+        work.note(f"Sequences have {length} tokens, which is all that the model takes.")
+    if model.is_encoder_decoder:
+        work.note("Encoder and decoder are given the same tokens.")
+    reads_text = model.tokenizer is not None or (config.text or "").endswith(".npy")
+    if reads_text:
+        first = _of_text(model, "text", config.text or SAMPLE, length, config.sequences, config, work)
+    else:
+        first = _of_random(model, "repeated", length, config.sequences, config, work)
+    second = _second(model, reads_text, length, config, work)
+    return Inputs(first, second)
+
+
+def _second(model: HookedModel, reads_text: bool, length: int, config: Config, work: Workspace) -> Data | None:
+    if config.second_text is not None:
+        if model.tokenizer is None and not config.second_text.endswith(".npy"):
+            work.skip("the second text", "the model came without a tokenizer; --second-text takes token ids (.npy)")
+            return None
+        return _of_text(model, "second_text", config.second_text, length, config.second_sequences, config, work)
+    if reads_text and not model.is_causal:
+        work.skip("a second text", "without --second-text there are random tokens that repeat, which tell a model "
+                  "nothing that does not predict the next one")  # fmt: skip
+        return None
+    return _of_random(model, "repeated" if reads_text else "segments", length, config.second_sequences, config, work)
+
+
+def _of_text(model: HookedModel, name: str, source: str, length: int, n: int, config: Config, work: Workspace) -> Data:
+    span = length * (2 if _finds_continuations(model) else 1)
+    if model.n_ctx is not None and span > model.n_ctx:
+        span = length = model.n_ctx // 2 * (2 if _finds_continuations(model) else 1)
+    sequences = windows(
+        read_documents(source), model.tokenizer, span, n=n, seed=config.seed, vocab_size=model.d_vocab,
+        context=model.n_ctx,
+    )  # fmt: skip
+    for note in sequences.notes:
+        work.note(f"{'Second text' if name == 'second_text' else 'Text'}: {note}")
+    return _measured(model, name, sequences, None, config, work)
+
+
+def _of_random(model: HookedModel, name: str, length: int, n: int, config: Config, work: Workspace) -> Data:
+    vocabulary, around = _vocabulary(model), _around(model)
+    room = length - len(around["prefix"]) - len(around["suffix"])
+    span = room * (2 if _finds_continuations(model) else 1)
+    if name == "repeated":
+        found: Sequences = repeated_tokens(
+            vocabulary, span // 2, n=n, seed=config.seed, context=model.n_ctx, **around
+        )  # fmt: skip
+        first = len(around["prefix"]) + span // 2
+    else:
+        longest = min(31, (length - len(around["prefix"])) // 2)
+        found = copied_segments(
+            vocabulary, length, n, shortest=min(8, longest), longest=longest, seed=config.seed, prefix=around["prefix"]
+        )
+        first = None
+    return _measured(model, name, found, first, config, work)
+
+
+def _measured(
+    model: HookedModel, name: str, sequences: Sequences, first: int | None, config: Config, work: Workspace
+) -> Data:
+    """The data with its metric; ``first``: the position from which on tokens can be told from what came before."""
+    kind, sequences, loss = _loss(model, sequences, first, config)
+    measure = Measure(kind, "nats", loss, loss)
+    try:
+        scored_on, reported_on = halves(sequences.document.numpy(), config.seed)
+    except ValueError as error:
+        raise UserError(f"{name}: {error}; give a longer text or shorter sequences (--length)") from None
+    data = Data(name, sequences, measure, scored_on, reported_on)
+    if config.metric == "accuracy":
+        if not (kind.endswith("next token") or kind.startswith("loss of the decoder")):
+            raise UserError(
+                f"--metric accuracy is of next tokens, which {model.info.get('name', 'this model')} has not"
+            )
+        work.note("Importance is of the loss: accuracy has no derivative.")
+        return replace(data, measure=Measure("share of next tokens that are wrong", "", metrics.token_errors, loss))
+    if config.metric == "loss":
+        return data
+    own = metrics.own_metric(config.metric)
+    differentiable = metrics.has_gradient(model, own, data.batches(model, scored_on[:1], config)[0])
+    if not differentiable:
+        work.note(f"Importance is of the loss: {config.metric} has no derivative.")
+    return replace(data, measure=Measure(config.metric, "", own, own if differentiable else loss))
+
+
+def _loss(
+    model: HookedModel, sequences: Sequences, first: int | None, config: Config
+) -> tuple[str, Sequences, metrics.Metric]:
+    """The loss that a model is scored by, in words, and the sequences as it is given them."""
+    if model.is_encoder_decoder and model.output_head_loaded:
+        return "loss of the decoder's next token", sequences, metrics.decoder_loss
+    if not _finds_continuations(model) and model.is_causal:
+        model.require_loss()
+        words = "loss of the next token" if first is None else "loss of tokens seen before"
+        return f"{words}", sequences, metrics.causal_loss(first)
+    if not _finds_continuations(model):
+        tokenizer: Any = model.tokenizer
+        given, loss = metrics.masked_loss(
+            sequences.tokens, tokenizer.mask_token_id, tokenizer.all_special_ids, config.seed
+        )
+        return "loss of masked tokens", replace(sequences, tokens=given), loss
+    half = sequences.n_positions // 2
+    begun, goes_on = sequences.tokens[:, :half], sequences.tokens[:, half : 2 * half]
+    shorter = sequences.cut(half)
+    return "loss of finding a passage's continuation", shorter, metrics.continuation_loss(model, begun, goes_on)
+
+
+def _finds_continuations(model: HookedModel) -> bool:
+    """Whether a model predicts no token at all, so that its embeddings are put to use."""
+    if model.is_encoder_decoder or model.is_causal:
+        return not model.output_head_loaded
+    find = getattr(model.module, "get_output_embeddings", None)
+    has_head = find is not None and find() is not None and model.output_head_loaded
+    return not has_head or getattr(model.tokenizer, "mask_token_id", None) is None
+
+
+def _arguments(model: HookedModel, sequences: Sequences) -> dict[str, Any]:
+    given = {"tokens": sequences.tokens}
+    return given | ({"decoder_tokens": sequences.tokens} if model.is_encoder_decoder else {})
+
+
+def _around(model: HookedModel) -> dict[str, Sequence[int]]:
+    tokenizer = model.tokenizer
+    return {
+        "prefix": [] if tokenizer is None else prefix_tokens(tokenizer),
+        "suffix": [] if tokenizer is None else suffix_tokens(tokenizer),
+    }
+
+
+def _vocabulary(model: HookedModel) -> Vocabulary:
+    if model.tokenizer is not None:
+        return Vocabulary.from_tokenizer(model.tokenizer, model.d_vocab)
+    assert model.d_vocab is not None  # make() has looked
+    names = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
+    found = [getattr(model.config, name, None) for name in names]
+    special = {token for token in found if isinstance(token, int) and 0 <= token < model.d_vocab}
+    return Vocabulary.of_size(model.d_vocab, special)

@@ -1,0 +1,54 @@
+"""The chapter on head pruning: findings in words, figures, methods."""
+
+from interp.results import Result, RunFolder
+from reports.chapters import Chapter, TableNote
+from reports.chapters.head_pruning import findings, kinds, methods, plates
+from reports.chapters.reading import Reading
+
+TABLES = {
+    "effects": TableNote(
+        "The metric without each head, in all and by its direct path alone; one row a head, ablation and path.",
+        "-change",
+    ),
+    "heads": TableNote("Every score of every head, with its interval.", "-value", "metric=importance"),
+    "curve": TableNote("The metric at each share of heads pruned, in each order."),
+    "areas": TableNote("Area under each curve, and by how much that of importance is smaller (margin).", "area"),
+    "free": TableNote("The share of heads that goes before a curve leaves the unpruned model.", "-share"),
+    "agreement": TableNote("How well each score ranks heads as ablating them one by one does.", "-rho"),
+    "transfer": TableNote("Whether importance is the same on other data."),
+    "best_head": TableNote("Each layer with its best head alone.", "change"),
+    "left": TableNote("Heads that each layer keeps at each share pruned, in the order of importance."),
+    "gates_path": TableNote("Learned gates at each penalty: heads kept, and the metric."),
+    "gates": TableNote("Every head's gate at each penalty.", "-gate"),
+    "order": TableNote("When each head goes in each order.", "rank", "order=importance"),
+}
+QUESTION = "Which heads does the model need, how many can go, and which go first?"
+
+
+def chapter(result: Result, run: RunFolder) -> Chapter:
+    """The chapter of one finished result."""
+    reading = Reading(result)
+    of_kinds = kinds.when_kinds_go(reading, run)
+    return Chapter(
+        title="Head pruning",
+        question=QUESTION,
+        lead=findings.lead(reading) if reading.has("free") else None,
+        opening=plates.opening(reading),
+        findings=(*findings.findings(reading), *kinds.finding(of_kinds)),
+        plates=(*plates.plates(reading), *kinds.plate(of_kinds), *plates.cost(run)),
+        tables=TABLES,
+        methods=methods.METHODS,
+        paragraph=methods.paragraph(reading),
+        references=methods.REFERENCES,
+        full=_full(reading),
+    )
+
+
+def _full(reading: Reading) -> str:
+    """What the full budget adds to this run."""
+    if reading.config.get("budget") != "report":
+        return ""
+    return (
+        "`--budget full` ablates every head, in four ways; leaves each layer its best head alone; prunes in the order "
+        "of exact ablation and with importance scored again at every step; and trains gates."
+    )

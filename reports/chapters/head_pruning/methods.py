@@ -1,0 +1,130 @@
+"""How the numbers of `head-pruning` come about: formulas, sources, a paragraph to copy, BibTeX."""
+
+from reports import words
+from reports.chapters import Method
+from reports.chapters.reading import Reading
+
+METHODS = (
+    Method(
+        "Importance",
+        "The derivative of the metric by a gate on the head's output before W_O: its absolute value in each sequence, "
+        "then the mean over sequences, divided by the ℓ2 norm over the heads of the layer. Where a layer has fewer "
+        "active positions than another of the same sequence, its derivative is scaled up by that ratio first.",
+        "I_h = E |∂L/∂ξ_h| / ‖E |∂L/∂ξ|‖ over the layer's heads",
+        "Michel et al. 2019",
+    ),
+    Method(
+        "Estimates of ablation",
+        "What an ablation would change if the metric were linear in the gates (first order), and the derivative "
+        "averaged over the way on which the gates of all heads go from 1 to 0 together (integrated gradients), whose "
+        "estimates add up to the change without any head. Gates blend in what the ablation would put in the head's "
+        "place.",
+        "−∂L/∂ξ at ξ = 1;   −∫ ∂L/∂ξ dα at ξ = α",
+        "Michel et al. 2019; Sundararajan et al. 2017",
+    ),
+    Method(
+        "Ablation",
+        "The change of the metric when one head's output before W_O is replaced: by its output on another sequence at "
+        "the same position (resample), its mean over other sequences, or zero; or when its pattern becomes its mean "
+        "pattern (Hassid et al. 2022). Other sequences are those of the scoring half. p-values flip signs, paired by "
+        "sequence, and are corrected over heads and both directions together. Needed: the metric rises; harmful: it "
+        "falls.",
+        "change = metric without the head − metric, paired by sequence",
+        "Michel et al. 2019; Hassid et al. 2022; Benjamini & Hochberg 1995",
+    ),
+    Method(
+        "Direct effect",
+        "The change in what the head writes is added where the last layer's output enters the final norm, whose "
+        "division by the stream's size is kept as it was. No other layer sees it.",
+        "logits(x + Δ) with the norm of x,   Δ = (r − z) W_O",
+        "Elhage et al. 2021; McGrath et al. 2023",
+    ),
+    Method(
+        "Pruning curves",
+        "Heads are gated to zero in the order of a score, lowest first, 10 % at a time; no training in between. "
+        "Orders are made on one half of the sequences and measured on the other. The area is the mean of the metric "
+        "along the curve (trapezoid rule), the margin its difference from that of importance, paired by sequence.",
+        "area = ∫ metric(share) d share",
+        "Michel et al. 2019",
+    ),
+    Method(
+        "Free share",
+        "Where the mean metric along the curve first exceeds the upper end of the unpruned model's interval, read "
+        "linearly between steps; its interval is a bootstrap over sequences. Stricter is the last step before the "
+        "paired change is above 0 for sure.",
+        "min share with mean change > half the width of the unpruned model's interval",
+    ),
+    Method(
+        "Rank agreement",
+        "Spearman's ρ over the ablated heads, score from one half of the sequences, change from the other. Sequences "
+        "are drawn anew for the interval, which pulls correlations down; the ends are those of the basic bootstrap on "
+        "Fisher's scale, which turns that round. Importance on two kinds of data is compared likewise, by Pearson's r "
+        "over all heads.",
+        "[tanh(2z − z*_high), tanh(2z − z*_low)],   z = artanh ρ",
+        "Efron & Tibshirani 1993",
+    ),
+    Method(
+        "Learned gates",
+        "Hard-concrete gates, one a head, trained from the converged model with a penalty on their probability of "
+        "being open. At test time a gate is its stretched, clipped sigmoid without noise or temperature; a head is "
+        "kept where it is above 0.",
+        "L + λ Σ σ(log a − 0.33 log(0.1/1.1));   gate = clip(1.2 σ(log a) − 0.1, 0, 1)",
+        "Voita et al. 2019; Louizos et al. 2018",
+    ),
+)
+
+REFERENCES = (
+    """@inproceedings{michel2019sixteen,
+  title     = {Are Sixteen Heads Really Better than One?},
+  author    = {Michel, Paul and Levy, Omer and Neubig, Graham},
+  booktitle = {Advances in Neural Information Processing Systems},
+  year      = {2019},
+  note      = {arXiv:1905.10650}
+}""",
+    """@inproceedings{voita2019analyzing,
+  title     = {Analyzing Multi-Head Self-Attention: Specialized Heads Do the Heavy Lifting, the Rest Can Be Pruned},
+  author    = {Voita, Elena and Talbot, David and Moiseev, Fedor and Sennrich, Rico and Titov, Ivan},
+  booktitle = {Annual Meeting of the Association for Computational Linguistics},
+  year      = {2019},
+  note      = {arXiv:1905.09418}
+}""",
+    """@inproceedings{hassid2022attention,
+  title     = {How Much Does Attention Actually Attend? {Q}uestioning the Importance of Attention in Pretrained
+               Transformers},
+  author    = {Hassid, Michael and Peng, Hao and Rotem, Daniel and Kasai, Jungo and Montero, Ivan and Smith, Noah A. and
+               Schwartz, Roy},
+  booktitle = {Findings of the Association for Computational Linguistics: EMNLP},
+  year      = {2022},
+  note      = {arXiv:2211.03495}
+}""",
+    """@inproceedings{louizos2018learning,
+  title     = {Learning Sparse Neural Networks through {L0} Regularization},
+  author    = {Louizos, Christos and Welling, Max and Kingma, Diederik P.},
+  booktitle = {International Conference on Learning Representations},
+  year      = {2018}
+}""",
+    """@article{mcgrath2023hydra,
+  title   = {The Hydra Effect: Emergent Self-repair in Language Model Computations},
+  author  = {McGrath, Thomas and Rahtz, Matthew and Kramar, Janos and Mikulik, Vladimir and Legg, Shane},
+  journal = {arXiv:2307.15771},
+  year    = {2023}
+}""",
+)
+
+
+def paragraph(reading: Reading) -> str:
+    """Methods as a paragraph to copy into a paper, from this run's settings."""
+    version = (reading.provenance.get("versions") or {}).get("interp-attention")
+    weights = f" ({reading.weights})" if reading.weights else ""
+    sequences = reading.config.get("sequences")
+    of = f" of {words.count(int(sequences), 'sequence')}" if sequences else ""
+    return (
+        f"We scored the {words.count(reading.n_heads, 'attention head')} of {reading.model_name}{weights} with "
+        f"{f'interp {version}' if version else 'interp'} by the mean absolute derivative of the metric by a gate on "
+        f"each head's output, normalised by layer (Michel et al., 2019), on one half{of}. On the other half heads "
+        "were ablated one by one (output replaced by that on another sequence at the same position) and pruned by "
+        "gating in steps of 10 %, in the order of importance and in random orders. Changes are paired by sequence, "
+        "with studentised bootstrap intervals over sequences (95 %); p-values are from sign flips with "
+        "Benjamini-Hochberg correction over heads and directions (0.05). The free share is where the curve leaves the "
+        "interval of the unpruned model."
+    )
