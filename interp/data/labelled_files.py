@@ -101,8 +101,8 @@ def _folder(folder: Path, columns: Columns) -> list[LabelledText]:
         return _file(tables[0], columns)
     found = ", ".join(file.name for file in files[:8]) or "none"
     raise UserError(
-        f"the folder {str(folder)!r} must hold files named train, dev and test ({', '.join((*TABLES, '.txt'))}), or one "
-        f"table; got {found}: name the file itself"
+        f"the folder {str(folder)!r} must hold files named train, dev and test ({', '.join((*TABLES, '.txt'))}), or "
+        f"one table; got {found}: name the file itself"
     )
 
 
@@ -112,7 +112,7 @@ def _table(path: Path, columns: Columns, split: Split | None) -> list[LabelledTe
         names = list(dict.fromkeys(name for row in rows for name in row))
     else:
         table = _separated(path)
-        rows = table.to_dict("records")  # pyright: ignore[reportAssignmentType]: columns are text
+        rows = table.to_dict("records")  # pyright: ignore[reportAssignmentType]: text
         names = [str(name) for name in table.columns]
     return _of_rows(rows, names, columns, split, str(path))
 

@@ -16,9 +16,9 @@ MOVES = ("went", "moved", "walked", "returned")
 
 
 def supporting_facts(
-    n: int = 4000, *, fewest: int = 2, most: int = 8, n_dev: int = 500, n_test: int = 500, seed: int = 0
+    n: int = 4000, *, fewest: int = 2, most: int = 5, n_dev: int = 500, n_test: int = 500, seed: int = 0
 ) -> LabelledTexts:
-    """Stories of a few facts (``anna went to the garden .``) with a question (``where is anna``).
+    """Stories of a few facts (``anna went to the garden``) with a question (``where is anna``).
 
     The person asked for is drawn among those of the story, so that the supporting fact may be any of them: chance is
     one over the number of facts.
@@ -48,7 +48,7 @@ def _story(rng: np.random.Generator, fewest: int, most: int, split: Split) -> La
     who, where = rng.integers(len(PEOPLE), size=length), rng.integers(len(PLACES), size=length)
     how = rng.integers(len(MOVES), size=length)
     facts = [
-        (PEOPLE[person], MOVES[move], "to", "the", PLACES[place], ".")
+        (PEOPLE[person], MOVES[move], "to", "the", PLACES[place])
         for person, move, place in zip(who, how, where, strict=True)
     ]
     asked = rng.choice(np.unique(who))
