@@ -1,4 +1,4 @@
-"""A trained classifier on the texts that its attention is tested on: answers, attention, gradients, leaving words out."""
+"""A trained classifier on the texts that its attention is tested on: answers, attention, gradients, words left out."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from interp.data import LabelledText
 from interp.models.classifiers import AttentionClassifier, Examples, as_distribution
+from interp.models.classifiers.training import Given
 
 Rows = list[NDArray[np.float64]]
 """One array a text, over its words."""
@@ -122,13 +123,16 @@ class Tested:
 
 
 @torch.no_grad()
-def answers(model: AttentionClassifier, examples: Examples, size: int) -> tuple[NDArray[np.float64], Rows]:
-    """Probabilities [text, label] and attention of some texts."""
+def answers(
+    model: AttentionClassifier, examples: Examples, size: int, given: Given | None = None
+) -> tuple[NDArray[np.float64], Rows]:
+    """Probabilities [text, label] and attention of some texts, under the classifier's own attention or a given one."""
     device = next(model.parameters()).device
     probabilities = np.zeros((len(examples), model.config.n_labels))
     attention: Rows = [np.zeros(0)] * len(examples)
     for indices in examples.by_length(size):
-        answer = model(examples.batch(indices, device))
+        batch = examples.batch(indices, device)
+        answer = model(batch, None if given is None else given(batch, indices))
         probabilities[indices] = as_distribution(answer.logits).double().cpu().numpy()
         for i, row in zip(indices, rows_of(answer.attention, examples.n_words[indices]), strict=True):
             attention[i] = row
