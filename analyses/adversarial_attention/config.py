@@ -10,7 +10,7 @@ Attention = Literal["tanh", "dot"]
 
 @dataclass(frozen=True)
 class Config:
-    """Change attention as far as the output allows: in classifiers that are trained for it, and in the model's heads."""
+    """Change attention as far as the output allows: in classifiers trained for it, and in the model's heads."""
 
     part: Literal["both", "classifiers", "heads"] = "both"
     """classifiers: the tests of Jain & Wallace and their critics; heads: those of the model's own heads."""
@@ -93,7 +93,7 @@ class Config:
                 raise ValueError(f"{name} must be a finite number, at least 0; got {value}")
         if self.epsilon is not None and not 0 < self.epsilon <= 1:
             raise ValueError(
-                f"epsilon, the largest change of the output in TVD, must lie above 0 and at most at 1; got {self.epsilon}"
+                f"epsilon, the largest change of the output (TVD), must be above 0 and at most 1; got {self.epsilon}"
             )
         for name in ("encoders", "attentions"):
             if (value := getattr(self, name)) is not None and not value:

@@ -93,9 +93,9 @@ def _file(path: Path, columns: Columns, split: Split | None = None) -> list[Labe
 
 def _folder(folder: Path, columns: Columns) -> list[LabelledText]:
     files = sorted(entry for entry in folder.iterdir() if entry.suffix.lower() in (*TABLES, ".txt"))
-    named = [(file, SPLIT_NAMES[file.stem.lower()]) for file in files if file.stem.lower() in SPLIT_NAMES]
+    named = [file for file in files if file.stem.lower() in SPLIT_NAMES]
     if named:
-        return [text for file, split in named for text in _file(file, columns, split)]
+        return [text for file in named for text in _file(file, columns, SPLIT_NAMES[file.stem.lower()])]
     tables = [file for file in files if file.suffix.lower() in TABLES]
     if len(tables) == 1:
         return _file(tables[0], columns)
@@ -245,10 +245,9 @@ def _hub(name: str, columns: Columns) -> list[LabelledText]:
         if str(split) not in SPLIT_NAMES:
             continue
         feature = rows.features.get(columns.label)
-        told = feature.int2str if isinstance(feature, ClassLabel) else (lambda label: label)
-        given = (
-            {**row, columns.label: told(row[columns.label]) if row[columns.label] != -1 else ""}
-            if columns.label in row else row for row in rows
-        )  # fmt: skip
+        given: list[dict[str, Any]] = [dict(row) for row in rows]
+        if isinstance(feature, ClassLabel):  # −1 is what the hub writes for a label that is kept secret
+            for row in given:
+                row[columns.label] = feature.int2str(row[columns.label]) if row[columns.label] != -1 else ""
         made += _of_rows(given, list(rows.features), columns, SPLIT_NAMES[str(split)], f"{name}, split {split}")
     return made

@@ -38,7 +38,7 @@ from analyses.adversarial_attention.classifiers.training import Trained, subset,
 from analyses.adversarial_attention.config import Config
 from interp.results import Workspace
 
-__all__ = ["tables", "tests"]
+__all__ = ["examined", "tables"]
 
 Tables = dict[str, pd.DataFrame]
 _REPORT_INSTANCES = 200
@@ -105,12 +105,12 @@ def _of(
             f"{quality.note}; --interpret-anyway tests it all the same",
         )
     else:
-        made |= tests(task, trained, kind, config, work, device, is_first=is_first)
+        made |= examined(task, trained, kind, config, work, device, is_first=is_first)
     columns = kind_of(encoder, attention, seed)
     return {name: pd.DataFrame([{**columns, **one} for one in some]) for name, some in made.items() if some}
 
 
-def tests(
+def examined(
     task: Task, trained: Trained, kind: tuple[str, str, int], config: Config, work: Workspace, device: torch.device, *,
     is_first: bool = False,
 ) -> dict[str, list[dict[str, object]]]:  # fmt: skip
@@ -160,14 +160,16 @@ def tests(
 
 def _say_what_is_undefined(tested: Tested, last: adversaries.Found, work: Workspace) -> None:
     """Notes on texts that some test says nothing about."""
-    single = int((tested.examples.n_words < 2).sum())
-    if single:
-        work.note(f"{single:,} of {len(tested):,} test texts have one word: their attention can be no other, and no rank "
-                  "agreement is defined; they are left out")  # fmt: skip
-    level = sum(len(row) >= 2 and float(np.ptp(row)) == 0 for row in tested.attention)
-    if level:
-        work.note(f"{level:,} of {len(tested):,} test texts have exactly uniform attention: it ranks no word, and τ with "
-                  "it is undefined there")  # fmt: skip
+    n = len(tested)
+    if single := int((tested.examples.n_words < 2).sum()):
+        work.note(
+            f"{single:,} of {n:,} test texts have one word: their attention can be no other, and no rank agreement is "
+            "defined; they are left out"
+        )
+    if level := sum(len(row) >= 2 and float(np.ptp(row)) == 0 for row in tested.attention):
+        work.note(
+            f"{level:,} of {n:,} test texts have exactly uniform attention: it ranks no word, and its τ is undefined"
+        )
     broken = int((~np.isfinite(last.jsd) | ~np.isfinite(last.tvd)).any(1).sum())
     if broken:
         work.note(f"the search for adversaries broke down (not a number) in {broken:,} of {len(tested):,} texts")

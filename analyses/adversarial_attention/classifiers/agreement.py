@@ -34,8 +34,7 @@ def kendall(one: Rows, other: Rows) -> Agreement:
     tau, p = np.full(len(one), np.nan), np.full(len(one), np.nan)
     for i, (x, y) in enumerate(zip(one, other, strict=True)):
         if len(x) >= 2 and np.ptp(x) > 0 and np.ptp(y) > 0:
-            found = stats.kendalltau(x, y)
-            tau[i], p[i] = found.statistic, found.pvalue
+            tau[i], p[i] = stats.kendalltau(x, y)
     return Agreement(tau, p)
 
 
@@ -48,7 +47,7 @@ def rows(tested: Tested, found: dict[str, Agreement], seed: int) -> list[dict[st
             known = ~np.isnan(of)
             made.append(
                 {"class": name, "pair": pair, **mean_row(of, (-1.0, 1.0), seed),
-                 "sd": float(of[known].std()) if known.any() else np.nan, "significant": share_of(level[known] <= LEVEL),
-                 "undefined": int((~known).sum())}
+                 "sd": float(of[known].std()) if known.any() else np.nan,
+                 "significant": share_of(level[known] <= LEVEL), "undefined": int((~known).sum())}
             )  # fmt: skip
     return made

@@ -6,6 +6,7 @@ attention given to it; and one adversarial classifier for all texts, which is to
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,8 +20,9 @@ from analyses.adversarial_attention.classifiers.task import Task
 from analyses.adversarial_attention.classifiers.tested import Rows, Tested, answers, tvd
 from analyses.adversarial_attention.classifiers.training import Quality, Trained, given_rows, given_uniform, train
 from analyses.adversarial_attention.config import Config
+from interp.data.labelled import SPLITS
 from interp.models.classifiers import AttentionClassifier, Batch, as_distribution
-from interp.models.classifiers.training import Objective
+from interp.models.classifiers.training import Given, Objective
 from interp.results import Workspace
 from interp.statistics import jensen_shannon
 
@@ -83,8 +85,8 @@ def adversarial_objective(probabilities: NDArray[np.float64], attention: Rows, w
 
 
 def _fitter(base: Base, config: Config, work: Workspace, device: torch.device) -> Callable[..., Trained]:
-    def fit(name: str, kind: tuple[str, str, int], **how: object) -> Trained:
-        return train(base.task, kind, work, device, keep=config.keep, name=name, **how)  # pyright: ignore[reportArgumentType]
+    def fit(name: str, kind: tuple[str, str, int], **how: Any) -> Trained:
+        return train(base.task, kind, work, device, keep=config.keep, name=name, **how)
 
     return fit
 
@@ -95,8 +97,9 @@ def _guides(
     """A classifier that reads word by word, under attention that is uniform, its own, the base's, an adversary's."""
     _, attention, seed = base.kind
     kind = ("average", attention, seed)
+    uniform = dict.fromkeys(SPLITS, given_uniform)
     made = [
-        _row("guide_uniform", fit("guide-uniform", kind, given=dict.fromkeys(("train", "dev", "test"), given_uniform)).quality, seed),
+        _row("guide_uniform", fit("guide-uniform", kind, given=uniform).quality, seed),
         _row("guide_own", fit("guide-own", kind).quality, seed),
         _row("guide_base", fit("guide-base", kind, given=_of_splits(base, base.trained.model)).quality, seed),
     ]  # fmt: skip
@@ -114,11 +117,10 @@ def _as_guide(row: dict[str, object]) -> tuple[bool, float]:
     return (change <= _CLOSE, jsd if change <= _CLOSE else -change)
 
 
-def _of_splits(base: Base, model: AttentionClassifier) -> dict[str, object]:
+def _of_splits(base: Base, model: AttentionClassifier) -> dict[str, Given]:
     texts = base.task.texts
     return {
-        split: given_rows(answers(model, base.task.examples(texts.of(split)), base.tested.size)[1])
-        for split in ("train", "dev", "test")
+        split: given_rows(answers(model, base.task.examples(texts.of(split)), base.tested.size)[1]) for split in SPLITS
     }
 
 
@@ -134,9 +136,8 @@ def _compared(
 
 def divergences(one: Rows, other: Rows) -> NDArray[np.float64]:
     """[text] JSD of two attentions; NaN for a text of one word."""
-    return np.array([
-        float(jensen_shannon(x / x.sum(), y / y.sum())) if len(x) >= 2 else np.nan for x, y in zip(one, other, strict=True)
-    ])  # fmt: skip
+    pairs = zip(one, other, strict=True)
+    return np.array([float(jensen_shannon(x / x.sum(), y / y.sum())) if len(x) >= 2 else np.nan for x, y in pairs])
 
 
 def _per_instance(base: Base) -> dict[str, object]:

@@ -104,7 +104,8 @@ def train(
         return Trained(saved.model, quality(task, saved.model, given), int(saved.about["best_epoch"]), training.epochs)
     history = train_classifier(
         model, texts["train"], texts["dev"] if select else None, training,
-        given=given["train"] if given else None, given_dev=given["dev"] if given else None, objective=objective, folder=folder,
+        given=given["train"] if given else None, given_dev=given["dev"] if given else None, objective=objective,
+        folder=folder,
         watch=work.progress,
     )  # fmt: skip
     scores = history["score"].to_numpy()
@@ -138,7 +139,8 @@ def judged(
     )  # fmt: skip
     return Quality(
         float((p.argmax(1) == labels).mean()), auc_of(p[:, 1], labels) if p.shape[1] == 2 else float("nan"),
-        f1_of(p.argmax(1), labels, p.shape[1]), float(np.bincount(labels).max() / len(labels)), accuracy, bool(sure), note,
+        f1_of(p.argmax(1), labels, p.shape[1]), float(np.bincount(labels).max() / len(labels)), accuracy, bool(sure),
+        note,
     )  # fmt: skip
 
 
