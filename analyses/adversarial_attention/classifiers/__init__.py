@@ -133,7 +133,7 @@ def examined(
         "permutation": permuting.rows(tested, changes, seed),
         "adversaries": adversaries.rows(tested, found, levels, seed),
         "erasure": erasing.erasure_rows(erased, seed),
-        "flips": erasing.flip_rows(erased, seed),
+        "flips": erasing.flip_rows(erased),
         "removal": erasing.removal_rows(erased, seed),
         "conicity": states.rows(tested, alike, seed),
         "examples": shown.example_rows(
@@ -150,7 +150,7 @@ def examined(
         ),
     }  # fmt: skip
     if task.texts.has_facts:
-        made["supporting_facts"] = facts.rows(tested, seed)
+        made["supporting_facts"] = facts.rows(tested)
     if is_first:
         base = consistent.Base(kind, trained, tested, task, last, levels[0])
         made["consistent"] = consistent.rows(base, config, work, device)

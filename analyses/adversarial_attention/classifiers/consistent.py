@@ -26,8 +26,8 @@ from interp.models.classifiers.training import Given, Objective
 from interp.results import Workspace
 from interp.statistics import jensen_shannon
 
-REPORT_WEIGHTS = (0.001, 0.01, 0.1)
-FULL_WEIGHTS = (0.0, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1)
+REPORT_WEIGHTS = (0.0001, 0.001)
+FULL_WEIGHTS = (0.0, 0.00003, 0.0001, 0.0003, 0.001, 0.003, 0.01)
 _CLOSE = 0.05  # mean TVD up to which an adversarial classifier counts as answering alike, for the guide
 
 
@@ -163,7 +163,7 @@ def _row(
 
 
 def _variants(config: Config) -> int:
-    return (7 if config.is_full else 2) if config.variants is None else config.variants
+    return (7 if config.is_full else 1) if config.variants is None else config.variants
 
 
 def _weights(config: Config) -> tuple[float, ...]:

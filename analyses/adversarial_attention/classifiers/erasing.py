@@ -13,7 +13,7 @@ from torch import Tensor
 
 from analyses.adversarial_attention.bounds import divergence
 from analyses.adversarial_attention.classifiers.search import Target
-from analyses.adversarial_attention.classifiers.tables import mean_row, share_of
+from analyses.adversarial_attention.classifiers.tables import mean_row, share_of, share_row
 from analyses.adversarial_attention.classifiers.tested import Rows, Tested
 from interp.models.classifiers import as_distribution
 
@@ -132,7 +132,7 @@ def erasure_rows(of: Erased, seed: int) -> list[dict[str, object]]:
     return made
 
 
-def flip_rows(of: Erased, seed: int) -> list[dict[str, object]]:
+def flip_rows(of: Erased) -> list[dict[str, object]]:
     """The table ``flips``: shares of the texts whose decision flips without the one word, without the other."""
     made: list[dict[str, object]] = []
     for top in (True, False):
@@ -140,7 +140,7 @@ def flip_rows(of: Erased, seed: int) -> list[dict[str, object]]:
             both = (of.top_flips == top) & (of.random_flips == random)
             made.append(
                 {"most_attended": "flips" if top else "stays", "random": "flips" if random else "stays",
-                 **mean_row(both[of.defined].astype(float), (0.0, 1.0), seed)}
+                 **share_row(both[of.defined].astype(float))}
             )  # fmt: skip
     return made
 

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from analyses.adversarial_attention.classifiers.tables import mean_row
+from analyses.adversarial_attention.classifiers.tables import share_row
 from analyses.adversarial_attention.classifiers.tested import Rows, Tested
 from interp.data import LabelledText
 
@@ -26,7 +26,7 @@ def hits(texts: list[LabelledText], ranking: Rows) -> NDArray[np.float64]:
     return found
 
 
-def rows(tested: Tested, seed: int) -> list[dict[str, object]]:
+def rows(tested: Tested) -> list[dict[str, object]]:
     """The table ``supporting_facts``, over texts that were answered correctly; chance is a fact drawn at random."""
     right = tested.predicted == tested.examples.labels
     texts = list(tested.texts)
@@ -36,7 +36,7 @@ def rows(tested: Tested, seed: int) -> list[dict[str, object]]:
         hit = hits(texts, getattr(tested, ranking))
         used = right & ~np.isnan(hit)
         made.append(
-            {"ranking": ranking, **mean_row(hit[used], (0.0, 1.0), seed),
+            {"ranking": ranking, **share_row(hit[used]),
              "chance": float(chance[used].mean()) if used.any() else np.nan}
         )  # fmt: skip
     return made

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy import stats
 
 from interp.statistics import mean_interval
 
@@ -27,6 +28,18 @@ def mean_row(values: NDArray[np.float64], bounds: tuple[float, float] | None = N
     return {
         "value": float(found.value), "ci_low": float(found.low), "ci_high": float(found.high), "n": int(found.n)
     }  # fmt: skip
+
+
+def share_row(truth: NDArray[np.float64]) -> dict[str, float]:
+    """``value, ci_low, ci_high, n``: a share, with the exact interval of a binomial (Clopper & Pearson 1934).
+
+    Where some texts count in part (ties), the interval is that of their mean.
+    """
+    known = truth[~np.isnan(truth)]
+    if not len(known) or not np.isin(known, (0.0, 1.0)).all():
+        return mean_row(truth, (0.0, 1.0))
+    ends = stats.binomtest(int(known.sum()), len(known)).proportion_ci(method="exact")
+    return {"value": float(known.mean()), "ci_low": float(ends.low), "ci_high": float(ends.high), "n": len(known)}
 
 
 def quantile(values: NDArray[np.float64], share: float = 0.5) -> float:
