@@ -71,12 +71,13 @@ def adversaries(tested: Tested, how: Search, at: Sequence[int], seed: int) -> di
         batch = tested.examples.batch(indices, tested.device)
         target = Target.of(tested.model, batch)
         for step, weights in search(target, how, generator, steps).items():
-            parts[step].append((indices, _checked(tested, batch, target, weights, tested.examples.n_words[indices])))
-    return {step: _joined(parts[step], len(tested)) for step in steps}
+            parts[step].append((indices, checked(tested, batch, target, weights, tested.examples.n_words[indices])))
+    return {step: joined(parts[step], len(tested)) for step in steps}
 
 
 @torch.no_grad()
-def _checked(tested: Tested, batch: Batch, target: Target, weights: Adversaries, n_words: NDArray[np.int64]) -> Found:
+def checked(tested: Tested, batch: Batch, target: Target, weights: Adversaries, n_words: NDArray[np.int64]) -> Found:
+    """Adversaries of one batch with what they do to the classifier when it is run with them."""
     own = as_distribution(tested.model(batch).logits)
     changes = []
     for k in range(weights.shape[1]):  # the classifier itself, with its attention replaced: nothing of the search
@@ -102,7 +103,8 @@ def _numbers(values: Tensor) -> NDArray[np.float64]:
     return values.double().cpu().numpy()
 
 
-def _joined(parts: Sequence[tuple[NDArray[np.int64], Found]], n: int) -> Found:
+def joined(parts: Sequence[tuple[NDArray[np.int64], Found]], n: int) -> Found:
+    """Batches as one, in the order of the texts."""
     order = np.concatenate([indices for indices, _ in parts])
     back = np.argsort(order)
     weights = [row for _, found in parts for row in found.weights]

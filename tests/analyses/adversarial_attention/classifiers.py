@@ -51,7 +51,8 @@ def examples(lengths: list[int], asks: bool = False, n_labels: int = 2, seed: in
     return Examples(texts, rng.integers(0, n_labels, len(lengths)), questions)
 
 
-def tested(model: AttentionClassifier, texts: Examples, size: int = 4) -> Tested:
+def seen_by(model: AttentionClassifier, texts: Examples, size: int = 4) -> Tested:
+    """A classifier on texts, computed a few at a time."""
     words = [LabelledText(tuple(f"w{t}" for t in text[1:-1]), "x", "test") for text in texts.texts]
     labels = [f"class {i}" for i in range(model.config.n_labels)]
     return Tested(model, texts, words, labels, size)

@@ -1,5 +1,7 @@
 """The search for adversarial attention: its gradient, its bounds, and classifiers whose adversary is known."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -21,8 +23,7 @@ from analyses.adversarial_attention.classifiers.search import (
 )
 from interp.models.classifiers import Examples
 from interp.models.classifiers.attention import masked_softmax
-
-from .classifiers import examples, linear_classifier, random_classifier, tested
+from tests.analyses.adversarial_attention.classifiers import examples, linear_classifier, random_classifier, seen_by
 
 CASES = [("lstm", False, 2), ("lstm", False, 3), ("average", True, 4), ("cnn", False, 2)]
 
@@ -114,7 +115,7 @@ def test_where_the_output_ignores_attention_the_ceiling_is_reached() -> None:
     """All words have one value, so every distribution gives the same answer: ε-max JSD → max_j JSD(α, δ_j)."""
     words = dict.fromkeys(range(4, 40), 0.5)
     model = linear_classifier(words, {word: word / 40 for word in words})
-    of = tested(model, examples([9, 8, 12, 10], seed=1))
+    of = seen_by(model, examples([9, 8, 12, 10], seed=1))
     found = adversaries(of, Search(steps=2000, learning_rate=0.05, adversaries=3), [0], 0)[2000]
     assert found.tvd.max() < 1e-9
     shares = found.farthest(0.01) / found.ceiling
@@ -133,20 +134,21 @@ def test_a_linear_classifier_whose_adversary_is_known() -> None:
     """
     value, epsilon = 0.9, 0.05
     model = linear_classifier({4: -value, 5: value})
-    of = tested(model, Examples([np.array([2, 4, 5, 3])], np.array([0])))
+    of = seen_by(model, Examples([np.array([2, 4, 5, 3])], np.array([0])))
     assert of.attention[0].tolist() == [0.5, 0.5]
-    found = adversaries(of, Search(steps=3000, learning_rate=0.003, adversaries=2, margin=epsilon), [], 0)[3000]
+    # a penalty of 2 outweighs the divergence at the margin; one of 500 makes AMSGrad's steps tiny once it is met
+    how = Search(steps=3000, learning_rate=0.003, adversaries=2, margin=epsilon, penalty=2.0)
+    found = adversaries(of, how, [], 0)[3000]
     moved = np.log((0.5 + epsilon) / (0.5 - epsilon)) / (2 * value)
     known = jensenshannon([0.5, 0.5], [0.5 + moved, 0.5 - moved]) ** 2
-    best = found.farthest(epsilon + 1e-4)[0]
-    assert best == pytest.approx(known, rel=0.03)
-    assert found.change(epsilon + 1e-4)[0] == pytest.approx(epsilon, abs=1e-3)
+    assert found.farthest(epsilon + 1e-3)[0] == pytest.approx(known, rel=0.05)
+    assert found.change(epsilon + 1e-3)[0] == pytest.approx(epsilon, abs=1e-3)
 
 
 def test_a_classifier_that_copies_one_of_distinct_values_leaves_nothing_as_epsilon_falls() -> None:
     """Four words, four labels, each word the value of its own: the answer fixes attention, and JSD → 0 with ε."""
     model = linear_classifier({4: -0.95, 5: 0.95}, {5: 2.0})
-    of = tested(model, Examples([np.array([2, 4, 5, 3])], np.array([0])))
+    of = seen_by(model, Examples([np.array([2, 4, 5, 3])], np.array([0])))
     by_epsilon = []
     for epsilon in (0.2, 0.02, 0.002):
         how = Search(steps=4000, learning_rate=0.001, adversaries=1, margin=epsilon)
@@ -157,11 +159,11 @@ def test_a_classifier_that_copies_one_of_distinct_values_leaves_nothing_as_epsil
 
 def test_what_is_reported_is_measured_on_the_untouched_classifier() -> None:
     model, texts = random_classifier("lstm", True, 3), examples([6, 4, 9], True, 3)
-    of = tested(model, texts)
+    of = seen_by(model, texts)
     found = adversaries(of, Search(steps=20, adversaries=3), [0], 5)
     assert sorted(found) == [0, 20]
-    for step in (0, 20):
-        for i in range(3):
+    for step, i in itertools.product((0, 20), range(3)):
+        with torch.no_grad():
             batch = texts.batch([i])
             own = model(batch)
             for k, row in enumerate(found[step].weights[i]):
@@ -183,7 +185,7 @@ def test_a_search_that_found_nothing_is_never_a_divergence_of_zero() -> None:
     np.testing.assert_array_equal(nothing.farthest(0.05), [np.nan, 0.1, np.nan, np.nan])
     np.testing.assert_array_equal(nothing.change(0.05), [np.nan, 0.02, np.nan, np.nan])
     assert [len(row) for row in nothing.chosen(0.05)] == [0, 2, 0, 0]
-    of = tested(random_classifier(), examples([2, 2, 2, 2]))
+    of = seen_by(random_classifier(), examples([2, 2, 2, 2]))
     table = rows(of, {0: nothing}, (0.05, 0.01), 0)
     assert table[0]["class"] == "all"
     assert (table[0]["n"], table[0]["found"], table[0]["failed"], table[0]["value"]) == (1, 0.25, 1, 0.1)
@@ -193,7 +195,7 @@ def test_not_a_number_in_the_classifier_is_counted_as_a_failure() -> None:
     model, texts = random_classifier(), examples([4, 4])
     with torch.no_grad():
         model.output.bias.fill_(float("nan"))
-    of = tested(model, texts)
+    of = seen_by(model, texts)
     found = adversaries(of, Search(steps=3), [], 0)[3]
     assert np.isnan(found.farthest(0.05)).all()
     assert rows(of, {3: found}, (0.05,), 0)[0]["failed"] == 2

@@ -108,7 +108,8 @@ def test_babi(tmp_path: Path, between: str) -> None:
 
 def test_what_cannot_be_used_is_left_out_and_counted() -> None:
     odd = [
-        LabelledText((), "a"), LabelledText(("x",), ""), LabelledText(("x",), "a"), LabelledText(("a", "b"), "new", "test"),
+        LabelledText((), "a"), LabelledText(("x",), ""), LabelledText(("x",), "a"),
+        LabelledText(("a", "b"), "new", "test"),
         LabelledText(("a", "c"), "a", "test"),
     ]  # fmt: skip
     made = labelled("them", [*texts(), *odd], shortest=2)
