@@ -10,7 +10,7 @@ Attention = Literal["tanh", "dot"]
 
 @dataclass(frozen=True)
 class Config:
-    """Change attention as far as the output allows: in classifiers that are trained for it, and in the model's heads."""
+    """Change attention as far as the output allows: in classifiers trained for it, and in the model's heads."""
 
     part: Literal["both", "classifiers", "heads"] = "both"
     """classifiers: the tests of Jain & Wallace and their critics; heads: those of the model's own heads."""
@@ -42,7 +42,7 @@ class Config:
     seeds: int | None = None
     """Classifiers of each kind, with seeds counted from --seed. None: 1; with the full budget 3."""
     epochs: int | None = None
-    """Passes over the training texts. None: 8, as published, for classification; 100 for questions, 30 on the facts
+    """Passes over the training texts. None: 8, as published, for classification; 100 for questions, 14 on the facts
     that are made up."""
     keep: str | None = None
     """A folder in which trained classifiers are kept, and taken up again."""
@@ -66,9 +66,9 @@ class Config:
     """Largest change of the output (TVD) of an adversary that counts. None: as in the paper, 0.01, for questions 0.05;
     the other of the two is reported beside it."""
     consistent_weights: tuple[float, ...] | None = None
-    """Weights λ of the divergence in the model-consistent adversary. None: three; with the full budget seven."""
+    """Weights λ of the divergence in the model-consistent adversary. None: two; with the full budget seven."""
     variants: int | None = None
-    """Further seeds of the base classifier for the seeds' own variance. None: 2; with the full budget 7."""
+    """Further seeds of the base classifier for the seeds' own variance. None: 1; with the full budget 7."""
     instances_per_pass: int = 256
     """Texts that are computed together: lower needs less memory."""
 
@@ -93,7 +93,7 @@ class Config:
                 raise ValueError(f"{name} must be a finite number, at least 0; got {value}")
         if self.epsilon is not None and not 0 < self.epsilon <= 1:
             raise ValueError(
-                f"epsilon, the largest change of the output in TVD, must lie above 0 and at most at 1; got {self.epsilon}"
+                f"epsilon, the largest change of the output (TVD), must be above 0 and at most 1; got {self.epsilon}"
             )
         for name in ("encoders", "attentions"):
             if (value := getattr(self, name)) is not None and not value:

@@ -64,7 +64,7 @@ CLASSIFIERS = {
             "tested": yes(),
             "note": word(),
         }
-    ),  # fmt: skip
+    ),
     "agreement": pa.DataFrameSchema(
         {
             **_CLASS,
@@ -76,7 +76,7 @@ CLASSIFIERS = {
             "undefined": _COUNT,
         },
         checks=[_INTERVAL],
-    ),  # fmt: skip
+    ),
     "permutation": pa.DataFrameSchema(
         {
             **_CLASS,
@@ -87,7 +87,7 @@ CLASSIFIERS = {
             "median": _SHARE,
         },
         checks=[_INTERVAL],
-    ),  # fmt: skip
+    ),
     "adversaries": pa.DataFrameSchema(
         {
             **_CLASS,
@@ -104,7 +104,7 @@ CLASSIFIERS = {
             "failed": _COUNT,
         },
         checks=[_INTERVAL],
-    ),  # fmt: skip
+    ),
     "consistent": pa.DataFrameSchema(
         {
             "encoder": word(),
@@ -123,7 +123,7 @@ CLASSIFIERS = {
             "n": _COUNT,
             "note": word(),
         }
-    ),  # fmt: skip
+    ),
     "erasure": pa.DataFrameSchema(
         {**_KIND, "alpha_low": _SHARE, "alpha_high": _SHARE, "value": number(), **ENDS, "negative": _SHARE},
         checks=[_INTERVAL],
@@ -157,7 +157,7 @@ CLASSIFIERS = {
             "conicity": number(),
             "start_jsd": _JSD,
         }
-    ),  # fmt: skip
+    ),
     "instances": pa.DataFrameSchema(
         {
             **_KIND,
@@ -172,7 +172,7 @@ CLASSIFIERS = {
             "jsd": _JSD,
             "tvd": _SHARE,
         }
-    ),  # fmt: skip
+    ),
 }
 
 HEADS: dict[str, pa.DataFrameSchema] = {

@@ -9,28 +9,48 @@ Knows no model: tokenizers are passed in (any that works like a Hugging Face one
     segments.py     random tokens with a segment that is copied, as training data
     documents.py    documents from .txt, .jsonl and .npy files, the hub, or the sample text
     text.py         windows of documents
+    labelled.py     texts with labels, questions with answers: checked and split
+    labelled_files.py   these from tables, treebanks, bAbI files and the hub
+    supporting_facts.py  questions about facts, made up, with the fact that answers
+    word_index.py   words, their numbers, and vectors to begin with
 """
 
 from interp.data.conventions import prefix_tokens, suffix_tokens
 from interp.data.documents import SAMPLE, Document, read_documents
+from interp.data.labelled import LabelledText, LabelledTexts, labelled
+from interp.data.labelled_files import Columns, read_labelled
 from interp.data.repeats import RepeatedTokens, repeated_tokens, unrepeated_tokens
 from interp.data.segments import CopiedSegments, copied_segments
 from interp.data.sequences import Sequences
+from interp.data.supporting_facts import supporting_facts
 from interp.data.text import windows
 from interp.data.vocabulary import Vocabulary
+from interp.data.word_index import Vectors, WordIndex, random_vectors, read_vectors, text_vectors, words_of
 
 __all__ = [
     "SAMPLE",
+    "Columns",
     "CopiedSegments",
     "Document",
+    "LabelledText",
+    "LabelledTexts",
     "RepeatedTokens",
     "Sequences",
+    "Vectors",
     "Vocabulary",
+    "WordIndex",
     "copied_segments",
+    "labelled",
     "prefix_tokens",
+    "random_vectors",
     "read_documents",
+    "read_labelled",
+    "read_vectors",
     "repeated_tokens",
     "suffix_tokens",
+    "supporting_facts",
+    "text_vectors",
     "unrepeated_tokens",
     "windows",
+    "words_of",
 ]
