@@ -12,13 +12,14 @@ number comes about.
 
 from analyses.adversarial_attention import classifiers
 from analyses.adversarial_attention.config import Config
+from analyses.adversarial_attention.heads import freedom_tables
 from analyses.adversarial_attention.schemas import SCHEMAS, with_absent
 from interp import HookedModel
 from interp.results import Result, Workspace
 
 __all__ = ["MEMORY_SETTINGS", "SCHEMAS", "Config", "run"]
 
-MEMORY_SETTINGS = ("instances_per_pass",)
+MEMORY_SETTINGS = ("instances_per_pass", "copies")
 
 
 def run(model: HookedModel, config: Config, work: Workspace) -> Result:
@@ -31,5 +32,7 @@ def run(model: HookedModel, config: Config, work: Workspace) -> Result:
     if config.part in ("both", "classifiers"):
         made, about["data"] = classifiers.tables(config, work, device=model.device)
         tables |= made
-    # HEADS: if config.part in ("both", "heads"): tables |= heads.tables(model, config, work)
+    if config.part in ("both", "heads"):
+        made, about["sequences"] = freedom_tables(model, config, work)
+        tables |= made
     return Result("adversarial-attention", with_absent(tables), about)

@@ -73,7 +73,32 @@ class Config:
     """Texts that are computed together: lower needs less memory."""
 
     # Heads (docs/attention-freedom.md) ----------------------------------------------------------------------------
-    # HEADS: fields here
+    heads: str = "top"
+    """Which heads: top (by importance), all, whole layers (L5) or single heads (L5H1 L7H0)."""
+    top: int | None = None
+    """How many of the most important heads. None: 20; with the full budget all."""
+    text: str | None = None
+    """Text whose rows are changed: a file, a folder, token ids (.npy) or hub:NAME. None: the sample that comes along."""
+    length: int = 136
+    """Tokens of a sequence."""
+    places: int | None = None
+    """Sequences in each of which one row of every head is searched. None: 3; with the full budget 16."""
+    head_epsilon: float = 0.01
+    """Largest change of the output (TVD) that a changed row may make, at any watched position."""
+    horizon: int = 4
+    """Positions, from the row's own on, at which a causal model's output is watched; other models' is watched whole."""
+    position: int | None = None
+    """Watch one position alone: 0 is the row's own, 1 the next. None: all, and the largest change counts."""
+    least_keys: int = 8
+    """Keys of a row below which it is left out."""
+    pinned: float = 0.1
+    """Share of the largest possible divergence below which a row counts as pinned."""
+    head_starts: int | None = None
+    """Starts of each search for a row. None: 2; with the full budget 4."""
+    knocked: int = 10
+    """Keys of a row, drawn at random, that are knocked out one by one."""
+    copies: int = 32
+    """Changed rows that are run together: lower needs less memory."""
 
     seed: int = 0
     """Seed of texts, weights, permutations and starts."""
@@ -83,7 +108,8 @@ class Config:
     def __post_init__(self) -> None:
         at_least = {
             "longest": 2, "shortest": 0, "seeds": 1, "epochs": 1, "instances": 2, "permutations": 1, "adversaries": 1,
-            "steps": 0, "variants": 0, "instances_per_pass": 1, "seed": 0,
+            "steps": 0, "variants": 0, "instances_per_pass": 1, "seed": 0, "top": 1, "length": 8, "places": 1,
+            "horizon": 1, "position": 0, "least_keys": 2, "head_starts": 1, "knocked": 3, "copies": 1,
         }  # fmt: skip
         for name, least in at_least.items():
             if (value := getattr(self, name)) is not None and value < least:
@@ -95,11 +121,45 @@ class Config:
             raise ValueError(
                 f"epsilon, the largest change of the output (TVD), must be above 0 and at most 1; got {self.epsilon}"
             )
+        self._check_heads()
         for name in ("encoders", "attentions"):
             if (value := getattr(self, name)) is not None and not value:
                 raise ValueError(f"{name} must name at least one")
         if any(weight < 0 or not math.isfinite(weight) for weight in self.consistent_weights or ()):
             raise ValueError(f"consistent_weights must be finite and at least 0; got {self.consistent_weights}")
+
+    def _check_heads(self) -> None:
+        if not 0 < self.head_epsilon <= 1:
+            raise ValueError(
+                "head_epsilon, the largest change of the output in TVD, must lie above 0 and at most at 1; got "
+                f"{self.head_epsilon}"
+            )
+        if not 0 < self.pinned < 1:
+            raise ValueError(f"pinned, a share of the largest divergence, must lie between 0 and 1; got {self.pinned}")
+        if self.position is not None and self.position >= self.horizon:
+            raise ValueError(f"position must be below the horizon, {self.horizon}; got {self.position}")
+        if not self.heads.strip():
+            raise ValueError("heads must be top, all, or names such as L5H1 and L5; got nothing")
+
+    @property
+    def n_top(self) -> int | None:
+        """How many of the most important heads; None: all."""
+        return self.top or (None if self.is_full else 20)
+
+    @property
+    def n_places(self) -> int:
+        """Sequences in which rows are changed."""
+        return self.places or (16 if self.is_full else 3)
+
+    @property
+    def n_aside(self) -> int:
+        """Sequences that heads are chosen on, and as many of other text."""
+        return 16 if self.is_full else 4
+
+    @property
+    def n_starts(self) -> int:
+        """Starts of each search for a row."""
+        return self.head_starts or (4 if self.is_full else 2)
 
     @property
     def is_full(self) -> bool:

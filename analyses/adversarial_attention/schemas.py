@@ -175,8 +175,75 @@ CLASSIFIERS = {
     ),
 }
 
+_HEAD = {"site": word(), "layer": _COUNT, "head": _COUNT}
+
+# The table `heads` is checked by itself, wherever it is
 HEADS: dict[str, pa.DataFrameSchema] = {
-    # HEADS: schemas here (the table `heads` is checked by itself, wherever it is)
+    "freedom_rows": pa.DataFrameSchema(
+        {
+            **_HEAD,
+            "data": word("text", "repeated"),
+            **{name: _COUNT for name in ("sequence", "document", "query", "n_keys", "runs")},
+            "ceiling": _JSD,
+            "max_weight": _SHARE,
+            "searched": yes(),
+            "jsd": _JSD,
+            "share": _SHARE,
+            "tvd": _SHARE,
+            "found_by": word(),
+            "pinned": yes(),
+            "nullspace_jsd": _JSD,
+            "nullspace_share": _SHARE,
+            "random_values_jsd": _JSD,
+            "random_values_share": _SHARE,
+            "tau_gradient": number(-1.0, 1.0),
+            "tau_knockout": number(-1.0, 1.0),
+            **{f"{name}_tvd": _SHARE for name in ("permuted", "uniform", "first_position", "mean_pattern")},
+        }
+    ),
+    "freedom_by_keys": pa.DataFrameSchema(
+        {
+            "low": _COUNT,
+            "high": _COUNT,
+            "metric": word("nullspace_share", "freedom_share", "random_values_share"),
+            "value": _SHARE,
+            **ENDS,
+            "rows": _COUNT,
+        },
+        checks=[_INTERVAL],
+    ),
+    "freedom_worth": pa.DataFrameSchema(
+        {
+            "predictor": word("freedom", "importance"),
+            "controls": word(),
+            "value": number(-1.0 - 1e-9, 1.0 + 1e-9),
+            "ci_low": number(),
+            "ci_high": number(),
+            "p": _SHARE,
+            "n_heads": _COUNT,
+            "n": _COUNT,
+            "note": word(),
+        },
+        checks=[_INTERVAL],
+    ),
+    "patterns": pa.DataFrameSchema(
+        {
+            **_HEAD,
+            "data": word(),
+            "sequence": _COUNT,
+            "query": _COUNT,
+            "key": _COUNT,
+            "which": word("original", "adversarial"),
+            "weight": _SHARE,
+            "jsd": _JSD,
+            "tvd": _SHARE,
+            "answer": word(),
+            "probability": _SHARE,
+        }
+    ),
+    "tokens": pa.DataFrameSchema(
+        {"data": word(), "sequence": _COUNT, "position": _COUNT, "token": _COUNT, "text": word()}
+    ),
 }
 
 SCHEMAS = {**CLASSIFIERS, **HEADS}

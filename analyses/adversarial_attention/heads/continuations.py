@@ -20,11 +20,9 @@ from torch import Tensor, nn
 
 from analyses.adversarial_attention.heads.rows import ReadRow, Row, rows_of
 from interp import HookedModel
-from interp.ablation import _outputs as outputs_of
-from interp.ablation import _replayed as replayed
-from interp.ablation import blocks_before
 from interp.attention.edits import ReplaceRows
 from interp.errors import UserError
+from interp.models.replaying import blocks_before, outputs_of, replayed
 
 __all__ = ["Continuation", "Watched", "distributions", "prefix_works"]
 
@@ -110,6 +108,10 @@ class Continuation:
         over positions."""
         return torch.as_tensor(changed).abs().sum(-1).amax(-1).div(2).double().cpu().numpy()
 
+    def outputs(self, row: Row, point: NDArray[np.float64]) -> Float[Tensor, "position outcome"]:
+        """The output's distributions with a row replaced."""
+        return self._output([row], [point])[0]
+
     def answers(self, row: Row, points: NDArray[np.float64]) -> Float[NDArray[np.float32], "point position outcome"]:
         """Change of the output's probabilities with a row replaced by each of some points."""
         parts = []
@@ -152,8 +154,7 @@ class Continuation:
     def _replaced(self, weights: Mapping[Head, Tensor], copies: int, grad: bool = False) -> Tensor | None:
         edit = ReplaceRows({head: ([self._query], rows) for head, rows in weights.items()})
         blocks = min((self._before[site] for site, _ in weights), key=len)
-        outputs = {block: _repeated(self._outputs[block], copies) for block in blocks[-1:]}
-        with replayed(blocks, outputs):
+        with replayed([blocks] if blocks else [], self._outputs, times=copies):
             tokens = self._given.expand(copies, -1)
             return self.model.run(tokens, edits=[edit], grad=grad, **self._arguments(copies)).logits
 
@@ -235,10 +236,3 @@ def _with_cache(model: HookedModel, kept: _Cached, copies: int) -> dict[str, Any
 def _cache_argument(module: nn.Module) -> str | None:
     parameters = inspect.signature(module.forward).parameters
     return next((name for name in ("cache", "past_key_values") if name in parameters), None)
-
-
-def _repeated(output: Any, copies: int) -> Any:
-    """A layer's output for one sequence, as often as there are copies of it."""
-    if isinstance(output, Tensor):
-        return output.expand(copies, *output.shape[1:]) if output.ndim and len(output) == 1 else output
-    return tuple(_repeated(part, copies) for part in output) if isinstance(output, tuple) else output
