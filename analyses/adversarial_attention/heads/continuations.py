@@ -120,7 +120,9 @@ class Continuation:
             parts.append((self._output([row] * len(some), list(some)) - self.output).float().cpu().numpy())
         return np.concatenate(parts)
 
-    def slopes(self, rows: Sequence[Row], of: Callable[[Tensor], Tensor]) -> list[Float[NDArray[np.float64], " outcome"]]:
+    def slopes(
+        self, rows: Sequence[Row], of: Callable[[Tensor], Tensor]
+    ) -> list[Float[NDArray[np.float64], " outcome"]]:
         """Derivative of a function of the output's distributions [copy, position, outcome] by each row's own weights.
 
         Args:

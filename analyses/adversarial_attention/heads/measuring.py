@@ -86,9 +86,7 @@ def measure(
     return _table(records), kept
 
 
-def _null_rows(
-    model: HookedModel, tokens: object, place: Place, sites: list[str]
-) -> dict[int, dict[str, list[Row]]]:
+def _null_rows(model: HookedModel, tokens: object, place: Place, sites: list[str]) -> dict[int, dict[str, list[Row]]]:
     """The rows of the queries that are not searched, from one run."""
     queries = [query for query in place.queries if query != place.searched]
     if not queries:
@@ -126,9 +124,7 @@ def _searched(
                 "pinned": not freedom.share >= config.pinned, "runs": freedom.runs,
                 "tau_gradient": tau_gradient, "tau_knockout": tau_knockout,
             }  # fmt: skip
-            more |= {
-                f"{name}_tvd": of.get((freedom.row.address, name), float("nan")) for name in SUBSTITUTES
-            }
+            more |= {f"{name}_tvd": of.get((freedom.row.address, name), float("nan")) for name in SUBSTITUTES}
             found.append((freedom, more))
     return found
 

@@ -75,7 +75,11 @@ def _scores(rows: pd.DataFrame, column: str, metric: str, config: Config) -> pd.
 
 def by_keys(rows: pd.DataFrame, config: Config) -> pd.DataFrame:
     """The table ``freedom_by_keys``: shares by number of keys, in doublings; means over heads within a sequence first."""
-    metrics = {"nullspace_share": "nullspace_share", "random_values_share": "random_values_share", "share": "freedom_share"}
+    metrics = {
+        "nullspace_share": "nullspace_share",
+        "random_values_share": "random_values_share",
+        "share": "freedom_share",
+    }
     edges = [config.least_keys]
     while edges[-1] <= rows["n_keys"].max():
         edges.append(2 * edges[-1])
@@ -114,7 +118,9 @@ def shown(
         row, point = freedom.row, freedom.point
         assert point is not None
         sequence = given.changed.tokens[place.sequence][None]
-        continuation = Continuation(model, sequence, place.searched, [row.site], Watched(config.horizon, config.position))
+        continuation = Continuation(
+            model, sequence, place.searched, [row.site], Watched(config.horizon, config.position)
+        )
         site = model.site(row.site)
         for which, weights in (("original", row.pattern), ("adversarial", point)):
             output = continuation.outputs(row, weights)[0]
@@ -137,5 +143,3 @@ def shown(
         "patterns": pd.concat(patterns, ignore_index=True),
         "tokens": pd.concat(tokens, ignore_index=True).drop_duplicates(["sequence", "position"], ignore_index=True),
     }
-
-

@@ -32,9 +32,7 @@ _RESAMPLES = 1000
 _LEAST = 8  # heads, below which a partial rank correlation says nothing
 
 
-def mean_pattern_effects(
-    model: HookedModel, given: Inputs, heads: Sequence[Head], work: Workspace
-) -> pd.DataFrame:
+def mean_pattern_effects(model: HookedModel, given: Inputs, heads: Sequence[Head], work: Workspace) -> pd.DataFrame:
     """Total variation distance of the output with a head's mean pattern, averaged over positions.
 
     Returns:
