@@ -43,6 +43,16 @@ def by_class(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame, str]]:
     return [(name, table.loc[table["class"] == name], style.SERIES[i]) for i, name in enumerate(names)]
 
 
+def of_kinds(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Name and rows of each classifier, seeds together, in the table's order."""
+    kinds = list(dict.fromkeys(zip(table["encoder"], table["attention"], strict=True)))
+    return [
+        (f"{ENCODERS[encoder]}, {attention}",
+         table.loc[(table["encoder"] == encoder) & (table["attention"] == attention)])
+        for encoder, attention in kinds
+    ]  # fmt: skip
+
+
 def tau_histogram(examples: pd.DataFrame, ax: Axes, column: str) -> Axes:
     """Kendall's τ of every text, by predicted class: 30 bins from −1 to 1, as in the paper.
 
@@ -73,7 +83,7 @@ def _histogram(table: pd.DataFrame, ax: Axes, column: str, limits: tuple[float, 
         if len(values):
             ax.hist(values, bins=bins, range=limits, weights=np.full(len(values), 1 / len(rows)), color=colour,
                     alpha=0.55, edgecolor="white", linewidth=0.3, label=name)  # fmt: skip
-            ax.axvline(float(values.mean()), ymin=0.94, color=colour, linewidth=2)
+            ax.axvline(values.mean(), ymin=0.94, color=colour, linewidth=2)
     ax.set(xlabel=label, ylabel="share of texts", xlim=limits)
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     sns.despine(ax=ax)
@@ -122,19 +132,18 @@ def _violin(ax: Axes, values: np.ndarray, place: float, height: float, colour: s
 
 
 def convergence(adversaries: pd.DataFrame, ax: Axes) -> Axes:
-    """ε-max JSD by steps of the search, one line a classifier; the first point is the random start.
+    """ε-max JSD by steps of the search, one line a classifier (its first seed); the first point is the random start.
 
     Args:
         adversaries: rows of ``adversaries`` of all texts together, with one ``epsilon``.
         ax: where to draw; a point's size is the share of texts in which an adversary within ε was found.
     """
-    for number, (kind, rows) in enumerate(adversaries.groupby(["encoder", "attention"], sort=False)):
-        encoder, attention = kind  # pyright: ignore[reportGeneralTypeIssues]: two keys
-        mean = rows.groupby("steps")[["value", "ci_low", "ci_high", "found"]].mean().reset_index()
+    for number, (name, rows) in enumerate(of_kinds(adversaries)):
+        ordered = rows.loc[rows["seed"] == min(rows["seed"])].sort_values("steps")
         colour = style.SERIES[number % len(style.SERIES)]
-        ax.fill_between(mean["steps"], mean["ci_low"], mean["ci_high"], color=colour, alpha=0.15, linewidth=0)
-        ax.plot(mean["steps"], mean["value"], color=colour, label=f"{ENCODERS[str(encoder)]}, {attention}")
-        ax.scatter(mean["steps"], mean["value"], s=6 + 34 * mean["found"], color=colour, edgecolor="white",
+        ax.fill_between(ordered["steps"], ordered["ci_low"], ordered["ci_high"], color=colour, alpha=0.15, linewidth=0)
+        ax.plot(ordered["steps"], ordered["value"], color=colour, label=name)
+        ax.scatter(ordered["steps"], ordered["value"], s=6 + 34 * ordered["found"], color=colour, edgecolor="white",
                    linewidth=0.5, zorder=3)  # fmt: skip
     ax.axhline(LN2, color=style.MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
     ax.set(xlabel="steps of the search", ylabel="ε-max JSD (nats, mean)", ylim=(0, 0.72))
@@ -179,10 +188,9 @@ def facts(table: pd.DataFrame, ax: Axes) -> Axes:
         table: the table ``supporting_facts``; classifiers of several seeds are several marks.
         ax: where to draw.
     """
-    kinds = list(table.groupby(["encoder", "attention"], sort=False).groups)
+    kinds = of_kinds(table)
     width = 0.7 / max(len(kinds), 1)
-    for number, kind in enumerate(kinds):
-        rows = table.loc[(table["encoder"] == kind[0]) & (table["attention"] == kind[1])]
+    for number, (name, rows) in enumerate(kinds):
         colour = style.SERIES[number % len(style.SERIES)]
         for row in rows.to_dict("records"):
             seeds = sorted(set(rows["seed"]))
@@ -194,7 +202,7 @@ def facts(table: pd.DataFrame, ax: Axes) -> Axes:
             ax.hlines(row["chance"], place - width / 2.4, place + width / 2.4, color=style.MUTED, linewidth=0.9,
                       linestyle=(0, (3, 2)))  # fmt: skip
         ax.plot([], [], style.MARKERS[number % len(style.MARKERS)], color=colour,
-                label=f"{ENCODERS[kind[0]]}, {kind[1]}")  # fmt: skip
+                label=name)  # fmt: skip
     ax.set_xticks(range(len(RANKINGS)), list(RANKINGS.values()))
     ax.set(ylabel="top fact is the one that answers", ylim=(0, 1.03), xlim=(-0.5, len(RANKINGS) - 0.5))
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -211,14 +219,13 @@ def erasure(table: pd.DataFrame, ax: Axes) -> Axes:
         table: rows of ``erasure`` of one seed.
         ax: where to draw; below 0 the random word mattered more.
     """
-    for number, (kind, rows) in enumerate(table.groupby(["encoder", "attention"], sort=False)):
-        encoder, attention = kind  # pyright: ignore[reportGeneralTypeIssues]: two keys
+    for number, (name, rows) in enumerate(of_kinds(table)):
         middle = (rows["alpha_low"] + rows["alpha_high"]) / 2 + 0.012 * number
         spans = [(rows["value"] - rows["ci_low"]).fillna(0), (rows["ci_high"] - rows["value"]).fillna(0)]
         ax.errorbar(middle, rows["value"], yerr=spans, color=style.SERIES[number % len(style.SERIES)],
                     marker=style.MARKERS[number % len(style.MARKERS)], markersize=4.5, markeredgecolor="white",
                     markeredgewidth=0.5, elinewidth=0.9, linewidth=1,
-                    label=f"{ENCODERS[str(encoder)]}, {attention}")  # fmt: skip
+                    label=name)  # fmt: skip
     ax.axhline(0, color=style.INK, linewidth=0.7)
     ax.set(xlabel="Δα: most attended less random word", ylabel="ΔJS (nats)", xlim=(0, 1))
     ax.legend(loc="upper left", fontsize=style.SMALL)
@@ -233,10 +240,10 @@ def removal(table: pd.DataFrame, ax: Axes) -> Axes:
         table: rows of ``removal`` of one seed.
         ax: where to draw.
     """
-    kinds = list(table.groupby(["encoder", "attention"], sort=False).groups)
+    kinds = of_kinds(table)
     height = 0.7 / max(len(kinds), 1)
-    for number, kind in enumerate(kinds):
-        rows = table.loc[(table["encoder"] == kind[0]) & (table["attention"] == kind[1])].set_index("order")
+    for number, (_, of) in enumerate(kinds):
+        rows = of.set_index("order")
         for row, order in enumerate(ORDERS):
             if order not in rows.index:
                 continue
@@ -276,7 +283,7 @@ def attended_text(rows: pd.DataFrame, ax: Axes, width: float) -> Axes:
 
 
 def lay_out(texts: Sequence[str], width: float) -> list[tuple[str, int, float, float]]:
-    """Words in lines of ``width`` inches: each word as it can be drawn, its line, where it begins and how wide it is."""
+    """Words in lines of ``width`` inches: each as it can be drawn, its line, where it begins and how wide it is."""
     made: list[tuple[str, int, float, float]] = []
     line, at = 0, 0.03
     for text in texts:

@@ -1,7 +1,7 @@
 """How the numbers of the classifiers' half come about: formulas, sources, a paragraph to copy, BibTeX."""
 
 from reports.chapters import Method
-from reports.chapters.adversarial_attention.classifiers import data_name
+from reports.chapters.adversarial_attention.told import data_name
 from reports.chapters.reading import Reading
 
 METHODS = (
@@ -69,12 +69,12 @@ METHODS = (
     ),
 )
 REFERENCES = (
-    "@inproceedings{jain2019attention, title={Attention is not Explanation}, author={Jain, Sarthak and Wallace, Byron C.}, "
-    "booktitle={NAACL-HLT}, year={2019}}",
-    "@inproceedings{wiegreffe2019attention, title={Attention is not not Explanation}, author={Wiegreffe, Sarah and Pinter, "
-    "Yuval}, booktitle={EMNLP-IJCNLP}, year={2019}}",
-    "@inproceedings{serrano2019attention, title={Is Attention Interpretable?}, author={Serrano, Sofia and Smith, Noah A.}, "
-    "booktitle={ACL}, year={2019}}",
+    "@inproceedings{jain2019attention, title={Attention is not Explanation}, "
+    "author={Jain, Sarthak and Wallace, Byron C.}, booktitle={NAACL-HLT}, year={2019}}",
+    "@inproceedings{wiegreffe2019attention, title={Attention is not not Explanation}, "
+    "author={Wiegreffe, Sarah and Pinter, Yuval}, booktitle={EMNLP-IJCNLP}, year={2019}}",
+    "@inproceedings{serrano2019attention, title={Is Attention Interpretable?}, "
+    "author={Serrano, Sofia and Smith, Noah A.}, booktitle={ACL}, year={2019}}",
     "@inproceedings{mohankumar2020towards, title={Towards Transparent and Explainable Attention Models}, "
     "author={Mohankumar, Akash Kumar and others}, booktitle={ACL}, year={2020}}",
 )

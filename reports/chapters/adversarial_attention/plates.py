@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from reports import style, words
 from reports.chapters import Plate, Rows
-from reports.chapters.adversarial_attention.classifiers import kind_name, main_kind, of_kind
+from reports.chapters.adversarial_attention.told import kind_name, main_kind, of_kind
 from reports.chapters.reading import Reading, Row, first, records
 from reports.figures import adversarial_attention as draw
 
@@ -18,7 +18,8 @@ _PANELS = 3  # classifiers side by side
 def plates(reading: Reading) -> tuple[Plate, ...]:
     """All figures that this run has tables for."""
     made = (
-        texts_drawn_twice, supporting_facts, rank_agreement, permutations, divergences, by_weight, convergence, path, erasing,
+        texts_drawn_twice, supporting_facts, rank_agreement, permutations, divergences, by_weight, convergence, path,
+        erasing,
     )  # fmt: skip
     return tuple(plate for plate in (make(reading) for make in made) if plate is not None)
 
@@ -175,7 +176,7 @@ def divergences(reading: Reading) -> Plate | None:
 def convergence(reading: Reading) -> Plate | None:
     """ε-max JSD by steps."""
     table = reading.measured("adversaries", "value", **{"class": "all"})
-    if table.empty or table["steps"].nunique() < 2:
+    if table.empty or len(set(table["steps"])) < 2:
         return None
     epsilon = float(table["epsilon"].iloc[0])
     table = table.loc[table["epsilon"] == epsilon]
@@ -274,7 +275,7 @@ def _kinds(reading: Reading, column: str) -> list[tuple[str, pd.DataFrame, Row]]
     made = []
     for row in records(reading.table("classifiers", tested=True).drop_duplicates(["encoder", "attention"])):
         rows = of_kind(reading, "examples", row)
-        if len(rows) and rows[column].notna().any():
+        if len(rows) and len(rows.dropna(subset=column)):
             made.append((f"{draw.ENCODERS[str(row['encoder'])]}, {row['attention']}", rows, row))
     return made[:_PANELS]
 
