@@ -12,6 +12,7 @@ from interp.models.classifiers import as_distribution
 
 BINS = ((0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
 """Of the largest weight of a text, as in the paper's figures; the last one holds 1."""
+WHOLE = (0.0, 1.0)
 _TOGETHER = 10  # permutations that are tried at a time
 
 
@@ -39,10 +40,10 @@ def _changes(target: Target, n: int, generator: torch.Generator) -> Tensor:
 
 
 def rows(tested: Tested, changes: NDArray[np.float64], seed: int) -> list[dict[str, object]]:
-    """The table ``permutation``: the change by the largest weight of the text, of each predicted class."""
+    """The table ``permutation``: the change over all texts, then by the largest weight, of each predicted class."""
     made: list[dict[str, object]] = []
     for name, chosen in by_class(tested.classes):
-        for low, high in BINS:
+        for low, high in (WHOLE, *BINS):
             inside = (tested.max_attention >= low) & ((tested.max_attention < high) | (high == 1.0))
             of = changes[chosen & inside & ~np.isnan(changes)]
             if len(of):

@@ -72,6 +72,7 @@ def train(
     given: Mapping[str, Given] | None = None,
     objective: Objective | None = None,
     select: bool = True,
+    start: AttentionClassifier | None = None,
     epochs: int | None = None,
 ) -> Trained:
     """Train a classifier, or take it up where it is kept.
@@ -85,6 +86,7 @@ def train(
         name: of this one beside others of its kind.
         given: attention for the texts of each split, which is then not learned.
         objective: see `train_classifier`.
+        start: the classifier that training begins from; None: weights drawn from the seed.
         select: whether the best epoch on development data is kept; else the last.
         epochs: other than the task's.
 
@@ -93,6 +95,8 @@ def train(
     """
     encoder, attention, seed = kind
     model = task.untrained(encoder, attention, seed, device)
+    if start is not None:
+        model.load_state_dict(start.state_dict())
     training = ClassifierTraining(epochs=epochs or task.sizes.epochs, batch=task.sizes.batch, seed=seed)
     texts = {split: task.examples(task.texts.of(split)) for split in ("train", "dev")}
     folder = None if keep is None else Path(keep) / f"{encoder}-{attention}-{seed}-{name}"

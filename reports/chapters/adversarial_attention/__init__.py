@@ -1,17 +1,53 @@
 """The chapter on adversarial attention: what classifiers and heads leave to it, in words and figures."""
 
 from interp.results import Result, RunFolder
-from reports.chapters import Chapter
+from reports.chapters import Chapter, TableNote
+from reports.chapters.adversarial_attention import classifiers, methods, plates
 from reports.chapters.reading import Reading
 
 QUESTION = "Is attention an explanation: how far can it be changed before the output notices?"
+TABLES = {
+    "classifiers": TableNote(
+        "The classifiers: how good they are, and whether their attention was tested.", "-accuracy"
+    ),
+    "supporting_facts": TableNote("How often the fact that answers gets the most weight.", "", "ranking=attention"),
+    "agreement": TableNote("Kendall's τ of two rankings of a text's words, by predicted class.", "", "class=all"),
+    "permutation": TableNote("Change of the answer under shuffled attention, by the largest weight.", "", "class=all"),
+    "adversaries": TableNote("ε-max JSD by steps of the search and by ε, by predicted class.", "-steps", "class=all"),
+    "consistent": TableNote("Other classifiers, and how far their attention and answers are from the base's."),
+    "erasure": TableNote("ΔJS of the most attended word against a random one, by their difference in weight."),
+    "flips": TableNote("Whether the decision flips without the most attended word, and without a random one."),
+    "removal": TableNote("The share of words erased until the decision flips, by order."),
+    "conicity": TableNote("How alike the hidden states of a text are.", "", "class=all"),
+    "examples": TableNote("Every tested text (the first thousand of a classifier) with what was measured of it."),
+    "instances": TableNote("A few texts under their own and under adversarial attention, word by word."),
+}
+# HEADS: TABLES, findings, plates and methods of reports.chapters.adversarial_attention.heads are added below
 
 
 def chapter(result: Result, run: RunFolder) -> Chapter:
     """The chapter of one finished result."""
     reading = Reading(result)
+    has_classifiers = reading.has("classifiers")
     return Chapter(
         title="Adversarial attention",
         question=QUESTION,
-        full="" if reading.config.get("budget") != "report" else "`--budget full` runs what the report leaves out.",
+        lead=classifiers.lead(reading),
+        findings=classifiers.findings(reading),
+        plates=plates.plates(reading),
+        tables=TABLES,
+        methods=methods.METHODS if has_classifiers else (),
+        paragraph=methods.paragraph(reading),
+        references=methods.REFERENCES if has_classifiers else (),
+        full=_full(reading),
+    )
+
+
+def _full(reading: Reading) -> str:
+    if reading.config.get("budget") != "report":
+        return ""
+    return (
+        "`--budget full` trains all three encoders with both attentions and three seeds each, tests all test texts, "
+        "and "
+        "adds seven seeds and seven weights to the tests of Wiegreffe and Pinter."
     )

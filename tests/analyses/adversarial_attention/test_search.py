@@ -136,8 +136,8 @@ def test_a_linear_classifier_whose_adversary_is_known() -> None:
     model = linear_classifier({4: -value, 5: value})
     of = seen_by(model, Examples([np.array([2, 4, 5, 3])], np.array([0])))
     assert of.attention[0].tolist() == [0.5, 0.5]
-    # a penalty of 2 outweighs the divergence at the margin; one of 500 makes AMSGrad's steps tiny once it is met
-    how = Search(steps=3000, learning_rate=0.003, adversaries=2, margin=epsilon, penalty=2.0)
+    # a penalty of 10 outweighs the divergence everywhere; one of 500 makes AMSGrad's steps tiny once it is met
+    how = Search(steps=3000, learning_rate=0.003, adversaries=2, margin=epsilon, penalty=10.0, spread=0.3)
     found = adversaries(of, how, [], 0)[3000]
     moved = np.log((0.5 + epsilon) / (0.5 - epsilon)) / (2 * value)
     known = jensenshannon([0.5, 0.5], [0.5 + moved, 0.5 - moved]) ** 2
