@@ -28,6 +28,16 @@ METRICS = {
     "first_order_resample": "first-order estimate (resample)",
     "integrated_zero": "integrated gradients",
     "weight_norm": "norm of W_V W_O",
+    "freedom_share": "freedom of attention at the same output",
+    "nullspace_share": "freedom of attention at the same head output",
+    "random_values_share": "the same with values at random",
+    "jsd_ceiling": "the largest divergence there is",
+    "permuted_tvd": "change under shuffled attention",
+    "uniform_tvd": "change under uniform attention",
+    "first_position_tvd": "change under attention to the first key",
+    "mean_pattern_tvd": "change under the mean pattern",
+    "tau_gradient": "Kendall's τ with the gradient",
+    "tau_knockout": "Kendall's τ with lost keys",
 }
 SHORT = {
     "duplicate_token": "duplicate token",
@@ -35,11 +45,26 @@ SHORT = {
     "current_token": "current token",
     "first_position": "first position",
     "copying_eigenvalues": "copying, eigenvalues",
+    "derivative": "derivative by the gate",
+    "freedom_share": "freedom, same output",
+    "nullspace_share": "freedom, same head output",
+    "random_values_share": "freedom, random values",
+    "jsd_ceiling": "largest divergence",
+    "permuted_tvd": "change: shuffled",
+    "uniform_tvd": "change: uniform",
+    "first_position_tvd": "change: first key",
+    "mean_pattern_tvd": "change: mean pattern",
+    "tau_gradient": "τ with the gradient",
+    "tau_knockout": "τ with lost keys",
 }
 UNITS = {
     "entropy": "nats", "expected_distance": "tokens", "copying": "−1 to 1", "copying_eigenvalues": "−1 to 1",
     "importance": "normalised by layer", "first_order_zero": "metric's unit", "first_order_resample": "metric's unit",
     "integrated_zero": "metric's unit", "weight_norm": "Frobenius norm",
+    "freedom_share": "share of the largest JSD", "nullspace_share": "share of the largest JSD",
+    "random_values_share": "share of the largest JSD", "jsd_ceiling": "nats", "permuted_tvd": "TVD",
+    "uniform_tvd": "TVD", "first_position_tvd": "TVD", "mean_pattern_tvd": "TVD", "tau_gradient": "τ",
+    "tau_knockout": "τ",
 }  # fmt: skip
 DATA = {
     "repeated": "repeated random tokens",

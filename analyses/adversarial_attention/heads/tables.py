@@ -43,7 +43,7 @@ def heads_table(rows: pd.DataFrame, importance: pd.DataFrame, config: Config) ->
     parts = [_scores(table, column, metric, config) for metric, (table, column) in columns.items()]
     mine = importance.merge(rows[_HEAD].drop_duplicates(), on=_HEAD)
     mine = mine.assign(document=mine["sequence"])
-    parts.append(_scores(mine, "importance", "importance", config))
+    parts.append(_scores(mine, "importance", "derivative", config))
     table = pd.concat(parts, ignore_index=True)
     table["data"] = rows["data"].iloc[0]
     chance = table[table["metric"] == "random_values_share"].set_index(_HEAD)["value"]
@@ -64,7 +64,7 @@ def _scores(rows: pd.DataFrame, column: str, metric: str, config: Config) -> pd.
         index=["document", "sequence"], columns=_HEAD, values=column, aggfunc="mean", dropna=False, sort=False
     )
     whole = whole.dropna(axis=0, how="all") if whole.notna().to_numpy().any() else whole
-    bounds = (-1, 1) if metric.startswith("tau") else (0, None) if metric == "importance" else (0, 1)
+    bounds = (-1, 1) if metric.startswith("tau") else (0, None) if metric == "derivative" else (0, 1)
     found = mean_interval(
         whole.to_numpy(dtype=float), units=whole.index.get_level_values("document").to_numpy(),
         bounds=(bounds[0], np.inf if bounds[1] is None else bounds[1]), seed=config.seed,

@@ -2,7 +2,7 @@
 
 from interp.results import Result, RunFolder
 from reports.chapters import Chapter, TableNote
-from reports.chapters.adversarial_attention import classifiers, methods, plates
+from reports.chapters.adversarial_attention import classifiers, freedom_methods, freedom_plates, heads, methods, plates
 from reports.chapters.reading import Reading
 
 QUESTION = "Is attention an explanation: how far can it be changed before the output notices?"
@@ -22,23 +22,22 @@ TABLES = {
     "examples": TableNote("Every tested text (the first thousand of a classifier) with what was measured of it."),
     "instances": TableNote("A few texts under their own and under adversarial attention, word by word."),
 }
-# HEADS: TABLES, findings, plates and methods of reports.chapters.adversarial_attention.heads are added below
 
 
 def chapter(result: Result, run: RunFolder) -> Chapter:
     """The chapter of one finished result."""
     reading = Reading(result)
-    has_classifiers = reading.has("classifiers")
+    has_classifiers, has_heads = reading.has("classifiers"), reading.has("freedom_rows")
     return Chapter(
         title="Adversarial attention",
         question=QUESTION,
-        lead=classifiers.lead(reading),
-        findings=classifiers.findings(reading),
-        plates=plates.plates(reading),
-        tables=TABLES,
-        methods=methods.METHODS if has_classifiers else (),
-        paragraph=methods.paragraph(reading),
-        references=methods.REFERENCES if has_classifiers else (),
+        lead=classifiers.lead(reading) or heads.lead(reading),
+        findings=(*classifiers.findings(reading), *heads.findings(reading)),
+        plates=(*plates.plates(reading), *freedom_plates.plates(reading, heads.kinds(run))),
+        tables={**TABLES, **heads.TABLES},
+        methods=(methods.METHODS if has_classifiers else ()) + (freedom_methods.METHODS if has_heads else ()),
+        paragraph=" ".join(filter(None, (methods.paragraph(reading), freedom_methods.paragraph(reading)))),
+        references=(methods.REFERENCES if has_classifiers else ()) + (freedom_methods.REFERENCES if has_heads else ()),
         full=_full(reading),
     )
 
@@ -47,7 +46,7 @@ def _full(reading: Reading) -> str:
     if reading.config.get("budget") != "report":
         return ""
     return (
-        "`--budget full` trains all three encoders with both attentions and three seeds each, tests all test texts, "
+        "`--budget full` looks at all heads of the model, at 16 rows of each; and trains all three encoders with both attentions and three seeds each, tests all test texts, "
         "and "
         "adds seven seeds and seven weights to the tests of Wiegreffe and Pinter."
     )
