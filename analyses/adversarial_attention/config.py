@@ -78,7 +78,7 @@ class Config:
     top: int | None = None
     """How many of the most important heads. None: 20; with the full budget all."""
     text: str | None = None
-    """Text whose rows are changed: a file, a folder, token ids (.npy) or hub:NAME. None: the sample that comes along."""
+    """Text whose rows are changed: a file, a folder, token ids (.npy) or hub:NAME. None: the bundled sample."""
     length: int = 136
     """Tokens of a sequence."""
     places: int | None = None

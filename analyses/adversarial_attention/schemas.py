@@ -183,7 +183,7 @@ HEADS: dict[str, pa.DataFrameSchema] = {
         {
             **_HEAD,
             "data": word("text", "repeated"),
-            **{name: _COUNT for name in ("sequence", "document", "query", "n_keys", "runs")},
+            **dict.fromkeys(("sequence", "document", "query", "n_keys", "runs"), _COUNT),
             "ceiling": _JSD,
             "max_weight": _SHARE,
             "searched": yes(),

@@ -25,7 +25,7 @@ __all__ = ["aside", "chosen", "importance", "mean_rows"]
 Head = tuple[str, int]
 
 _NAME = re.compile(r"L(\d+)(?:H(\d+))?$")
-_ASIDE = 64  # tokens of the sequences that importance and the mean pattern's effect are measured on
+_ASIDE = 48  # tokens of the sequences that importance and the mean pattern's effect are measured on
 
 
 def aside(tokens: Tensor) -> Tensor:

@@ -104,8 +104,8 @@ class Continuation:
 
     @staticmethod
     def size(changed: Any) -> Float[NDArray[np.float64], " point"]:
-        """Total variation distance from the change of the output's probabilities [point, position, outcome]: the largest
-        over positions."""
+        """Total variation distance from the change of the output's probabilities [point, position, outcome], the
+        largest over positions."""
         return torch.as_tensor(changed).abs().sum(-1).amax(-1).div(2).double().cpu().numpy()
 
     def outputs(self, row: Row, point: NDArray[np.float64]) -> Float[Tensor, "position outcome"]:
@@ -223,7 +223,8 @@ def _keys_and_values(model: HookedModel, tokens: Tensor) -> _Cached | None:
         kept = [(layer.keys, layer.values) for layer in cache.layers]
     except (RuntimeError, ValueError, TypeError, AttributeError):  # a cache of another make
         return None
-    return kept if kept and all(isinstance(t, Tensor) for pair in kept for t in pair) else None  # type: ignore[return-value]
+    known = bool(kept) and all(isinstance(tensor, Tensor) for pair in kept for tensor in pair)
+    return kept if known else None  # type: ignore[return-value]
 
 
 def _with_cache(model: HookedModel, kept: _Cached, copies: int) -> dict[str, Any]:

@@ -45,7 +45,8 @@ class Inputs:
 
     Attributes:
         data: what they are: text, or repeated (random tokens that repeat, where the model came without a tokenizer).
-        choosing: for importance and mean patterns. changed: whose rows are changed. other: for the mean pattern's effect.
+        choosing: for importance and mean patterns. changed: whose rows are changed. other: for the mean pattern's
+            effect.
         places: where in ``changed``.
     """
 

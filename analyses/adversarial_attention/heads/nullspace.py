@@ -29,7 +29,8 @@ def farthest_random(row: Row, starts: int, rng: np.random.Generator) -> float:
     """The same for values drawn at random with the spectrum of the row's own; NaN where they are not known.
 
     The directions over keys in which centred values spread are drawn anew, evenly among those that leave the mean where
-    it is, and their singular values are kept: U S Wᵀ with another U. Which rows give the same output depends on U alone.
+    it is, and their singular values are kept: U S Wᵀ with another U. Which rows give the same output depends on U
+    alone.
     """
     if row.values is None:
         return float("nan")

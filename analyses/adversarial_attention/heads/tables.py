@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -74,7 +75,8 @@ def _scores(rows: pd.DataFrame, column: str, metric: str, config: Config) -> pd.
 
 
 def by_keys(rows: pd.DataFrame, config: Config) -> pd.DataFrame:
-    """The table ``freedom_by_keys``: shares by number of keys, in doublings; means over heads within a sequence first."""
+    """The table ``freedom_by_keys``: shares by number of keys, in doublings; means over heads, then over
+    sequences."""
     metrics = {
         "nullspace_share": "nullspace_share",
         "random_values_share": "random_values_share",
@@ -84,7 +86,7 @@ def by_keys(rows: pd.DataFrame, config: Config) -> pd.DataFrame:
     while edges[-1] <= rows["n_keys"].max():
         edges.append(2 * edges[-1])
     found = []
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in itertools.pairwise(edges):
         inside = rows[(rows["n_keys"] >= low) & (rows["n_keys"] < high)]
         for column, metric in metrics.items():
             known = inside.dropna(subset=[column])

@@ -1,8 +1,8 @@
 """Does freedom say something that importance does not: does it predict what a head's mean pattern does on other text?
 
 Hassid et al. 2022 put a head's mean pattern in place of its pattern. What this does to the output of sequences that
-had no part in freedom, in importance or in the mean pattern is predicted over heads by rank correlation, with importance
-(and depth) partialled out.
+had no part in freedom, in importance or in the mean pattern is predicted over heads by rank correlation, with
+importance (and depth) partialled out.
 """
 
 from __future__ import annotations
@@ -65,11 +65,12 @@ def worth(freedom: pd.DataFrame, importance: pd.DataFrame, effects: pd.DataFrame
     """The table ``freedom_worth``: rank correlations over heads with the mean pattern's effect.
 
     The interval is a bootstrap over the sequences of all three measurements, drawn independently: how sure the
-    correlation over *these* heads is. ``p`` is another question, whether the order of heads by the predictor has anything
-    to do with the effect: its values are permuted over heads (Draper & Stoneman 1966).
+    correlation over *these* heads is. ``p`` is another question, whether the order of heads by the predictor has
+    anything to do with the effect: its values are permuted over heads (Draper & Stoneman 1966).
 
     Args:
-        freedom: ``site, head, sequence, share`` of searched rows. importance: ``…, importance``. effects: ``…, effect``.
+        freedom: ``site, head, sequence, share`` of searched rows. importance: with ``importance``. effects: with
+            ``layer, effect``.
     """
     tables = [
         _matrix(freedom.dropna(subset=["share"]), "share"),

@@ -46,8 +46,8 @@ METHODS = (
     ),
     Method(
         "Worth",
-        "Spearman's correlation over heads of freedom with the change that a head's mean pattern, in all rows, makes to "
-        "the output of other text; ranks of importance, and of the layer, partialled out. The interval resamples "
+        "Spearman's correlation over heads of freedom with the change that a head's mean pattern, in all rows, makes "
+        "to the output of other text; ranks of importance, and of the layer, partialled out. The interval resamples "
         "sequences; p permutes freedom over heads.",
         "importance = E |∂L/∂ξ|",
         "Michel et al. 2019; Hassid et al. 2022",
@@ -76,7 +76,7 @@ def paragraph(reading: Reading) -> str:
         f"For each of {reading.n_heads} heads of {reading.model_name}, single rows of attention with at least "
         f"{config.get('least_keys')} keys were replaced by the farthest rows, in Jensen–Shannon divergence, that moved "
         f"the model's output by at most {config.get('head_epsilon')} in total variation at each of "
-        f"{config.get('horizon')} positions from the row's own on. Rows were found by linear programs within cuts of the "
-        "output's linear response and checked by running the model; they are reported as shares of max_j JSD(α, δ_j), "
-        "beside the farthest rows with identical head output and the same for random values of matched spectrum."
+        f"{config.get('horizon')} positions from the row's own on. Rows were found by linear programs within cuts of "
+        "the output's linear response and checked by running the model; they are reported as shares of "
+        "max_j JSD(α, δ_j), beside the farthest rows with identical head output and the same for random values of matched spectrum."
     )

@@ -45,9 +45,9 @@ def freedom_map(reading: Reading) -> Plate | None:
     return Plate(
         "freedom-map",
         "How much freedom the output leaves to each head's attention",
-        f"The farthest row found that moves the output by at most {epsilon(reading):g} (TVD), as a share of the largest "
-        f"divergence that any row could have; mean over {words.count(int(max(rows['n'])), 'sequence')}, a lower bound. "
-        f"Hatched: not looked at.{outlined}",
+        f"The farthest row found that moves the output by at most {epsilon(reading):g} (TVD), as a share of the "
+        f"largest divergence that any row could have; mean over {words.count(int(max(rows['n'])), 'sequence')}, a lower "
+        f"bound. Hatched: not looked at.{outlined}",
         figure,
         (Rows("heads", {"metric": "freedom_share"}),),
     )

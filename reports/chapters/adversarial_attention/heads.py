@@ -31,15 +31,15 @@ def lead(reading: Reading) -> Sentence | None:
     pinned = int((scores["value"] < pinned_below(reading)).sum())
     text = (
         f"Of {words.count(n, 'head')} of {reading.model_name}, {free} can have a row of their attention replaced by "
-        f"nearly the farthest one there is (more than 90 % of the largest divergence) while the output moves by at most "
-        f"{epsilon(reading):g}; {pinned or 'none'} {'is' if pinned == 1 else 'are'} pinned to what "
+        "nearly the farthest one there is (more than 90 % of the largest divergence) while the output moves by at "
+        f"most {epsilon(reading):g}; {pinned or 'none'} {'is' if pinned == 1 else 'are'} pinned to what "
         f"{'it attends' if pinned == 1 else 'they attend'} to."
     )
     return Sentence(text, (Rows("heads", {"metric": "freedom_share"}),))
 
 
 def findings(reading: Reading) -> tuple[Finding, ...]:
-    """Freedom, where it comes from, what else says how much attention matters, and whether freedom is worth anything."""
+    """Freedom, where it comes from, what else says how much attention matters, and what freedom is worth."""
     made = (_freedom(reading), _source(reading), _others(reading), _worth(reading))
     return tuple(finding for finding in made if finding is not None)
 
@@ -57,7 +57,7 @@ def pinned_below(reading: Reading) -> float:
 def kinds(run: RunFolder | None) -> Mapping[tuple[int, int], str]:
     """What another analysis of the same run calls heads, by layer and head."""
     for analysis in KINDS_FROM:
-        if run is None or analysis not in run.analyses:
+        if run is None or analysis not in run.analyses():
             continue
         table = run.load(analysis).tables.get("kinds")
         if table is not None and {"layer", "head", "kind", "called"} <= set(table.columns):
@@ -74,9 +74,9 @@ def _freedom(reading: Reading) -> Finding | None:
     middle, pinned = float(rows["share"].median()), int(rows["pinned"].sum())
     least = scores.sort_values("value").head(3)
     verdict = (
-        f"A single row of attention can usually go {'far' if middle > 0.5 else 'only so far'} before the output notices: "
-        f"of {words.count(len(rows), 'row')}, half reach at least {_percent(middle)} of the largest divergence that any "
-        f"row could have, and {pinned or 'none'} {'is' if pinned == 1 else 'are'} pinned below "
+        f"A single row of attention can usually go {'far' if middle > 0.5 else 'only so far'} before the output "
+        f"notices: of {words.count(len(rows), 'row')}, half reach at least {_percent(middle)} of the largest "
+        f"divergence that any row could have, and {pinned or 'none'} {'is' if pinned == 1 else 'are'} pinned below "
         f"{_percent(pinned_below(reading))}."
     )
     horizon = int(reading.config.get("horizon", 4))
@@ -93,7 +93,7 @@ def _freedom(reading: Reading) -> Finding | None:
         Sentence(verdict, (Rows("freedom_rows", {"searched": True}),)), support,
         "that attention does nothing. One row of one head is moved at a time, and later positions read many others: a "
         "head whose rows are free one by one may matter all the same. What is found is a lower bound: a row that is "
-        "called free is free, one that is called pinned resisted every start, every vertex and every ray that was tried.",
+        "called free is free, one that is called pinned resisted every start, every vertex and every ray tried.",
     )  # fmt: skip
 
 
@@ -105,17 +105,18 @@ def _source(reading: Reading) -> Finding | None:
     by_keys = reading.measured("freedom_by_keys", "value", metric="nullspace_share").sort_values("low")
     longest = first(by_keys.tail(1)) if len(by_keys) else None
     verdict = (
-        f"{'Most' if null < whole / 2 else 'Much'} of this freedom {'does not come' if null < whole / 2 else 'comes'} from "
-        f"the head's own arithmetic: at exactly the same head output, rows reach {_percent(null)} of the largest "
-        f"divergence on average, at the same output of the model {_percent(whole)}."
+        f"{'Most' if null < whole / 2 else 'Much'} of this freedom "
+        f"{'does not come' if null < whole / 2 else 'comes'} from the head's own arithmetic: at exactly the same head "
+        f"output, rows reach {_percent(null)} of the largest divergence on average, at the same output of the model "
+        f"{_percent(whole)}."
     )
     support = []
     if longest is not None:
         random = reading.measured("freedom_by_keys", "value", metric="random_values_share", low=int(longest["low"]))
         beside = f"; values drawn at random leave {_measured(first(random))}" if len(random) else ""
         support.append(Sentence(
-            f"With {longest['low']} to {longest['high']} keys the same head output leaves {_measured(longest)}{beside}. "
-            "With no more keys than the values have dimensions it leaves nothing, unless keys share a value.",
+            f"With {longest['low']} to {longest['high']} keys the same head output leaves {_measured(longest)}"
+            f"{beside}. With no more keys than the values have dimensions nothing is left, unless keys share a value.",
             (Rows("freedom_by_keys", {"metric": "nullspace_share"}),),
         ))  # fmt: skip
     return Finding(
@@ -137,8 +138,8 @@ def _others(reading: Reading) -> Finding | None:
     tvd = {name: words.number(value, 3) for name, value in medians.items() if name.endswith("tvd")}
     verdict = (
         f"Without any search, a row's mean over other text moves the output by {tvd['mean_pattern_tvd']} (median over "
-        f"heads), uniform weights by {tvd['uniform_tvd']}, its own weights shuffled by {tvd.get('permuted_tvd', 'n/a')}, "
-        f"and the first key alone by {tvd.get('first_position_tvd', 'n/a')}."
+        f"heads), uniform weights by {tvd['uniform_tvd']}, its own weights shuffled by "
+        f"{tvd.get('permuted_tvd', 'n/a')}, and the first key alone by {tvd.get('first_position_tvd', 'n/a')}."
     )
     support = []
     if {"tau_gradient", "tau_knockout"} <= medians.keys():
@@ -152,7 +153,7 @@ def _others(reading: Reading) -> Finding | None:
     return Finding(
         Sentence(verdict, (Rows("heads", {"metric": "mean_pattern_tvd"}),)),
         tuple(support),
-        "what happens when all rows of a head, or all heads, are replaced together, which is what Hassid et al. 2022 do.",
+        "what happens when all rows of a head, or all heads, are replaced together, as Hassid et al. 2022 do.",
     )
 
 
@@ -164,9 +165,9 @@ def _worth(reading: Reading) -> Finding | None:
     sure = pd.notna(row["p"]) and float(row["p"]) < 0.05
     verdict = (
         f"{'Freedom says' if sure else 'It is not shown that freedom says'} something about other text that importance "
-        f"does not: over {words.count(int(row['n_heads']), 'head')}, its rank correlation with what a head's mean pattern "
-        f"does there is {words.number(row['value'])} {words.interval(row['ci_low'], row['ci_high'])} with importance "
-        f"partialled out ({words.p_value(float(row['p']))})."
+        f"does not: over {words.count(int(row['n_heads']), 'head')}, its rank correlation with what a head's mean "
+        f"pattern does there is {words.number(row['value'])} {words.interval(row['ci_low'], row['ci_high'])} with "
+        f"importance partialled out ({words.p_value(float(row['p']))})."
     )
     support = [
         Sentence(f"{name}: {words.number(other['value'])} {words.interval(other['ci_low'], other['ci_high'])}.",

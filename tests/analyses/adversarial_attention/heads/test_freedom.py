@@ -89,7 +89,8 @@ def test_what_is_reported_is_what_the_untouched_model_does() -> None:
     for (layer, head), freedom in searched(truth.model, list(truth.kinds), 20).items():
         point = freedom.point
         assert point is not None
-        assert point.min() >= 0 and point.sum() == pytest.approx(1)
+        assert point.min() >= 0
+        assert point.sum() == pytest.approx(1)
         assert 0 <= freedom.jsd <= min(math.log(2), freedom.row.ceiling) + 1e-9
         assert freedom.jsd == pytest.approx(float(jensen_shannon(freedom.row.pattern, point)))
         weights = torch.zeros(1, 32)
@@ -97,7 +98,8 @@ def test_what_is_reported_is_what_the_untouched_model_does() -> None:
         assert (weights[0, 21:] == 0).all()  # permitted keys only
         plain = truth.model.run(tokens()).logits
         changed = truth.model.run(tokens(), edits=[ReplaceRows({(layer, head): ([20], weights[None])})]).logits
-        assert plain is not None and changed is not None
+        assert plain is not None
+        assert changed is not None
         tvd = (plain.softmax(-1) - changed.softmax(-1)).abs().sum(-1)[0, 20:28].max() / 2
         assert float(tvd) == pytest.approx(freedom.tvd, abs=1e-5)
         assert tvd <= 0.05 + 1e-5
@@ -136,7 +138,9 @@ def test_a_change_that_is_not_a_number_is_never_feasible() -> None:
     row = Row("site", 0, 3, np.arange(3), np.array([0.5, 0.3, 0.2]), None)
     freedom = Freedom(row)
     assert not freedom.take(np.array([0.0, 0.0, 1.0]), float("nan"), "vertex", 0.01)
-    assert freedom.by == "none" and np.isnan(freedom.jsd) and freedom.point is None
+    assert freedom.by == "none"
+    assert np.isnan(freedom.jsd)
+    assert freedom.point is None
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama", "mistral", "gemma3", "gpt_oss", "gpt_neox", "bloom"])
@@ -152,11 +156,13 @@ def test_changes_are_the_same_with_and_without_kept_keys(name: str) -> None:
     for site in sites:
         a, b = whole.rows[site][1], kept.rows[site][1]
         assert a.keys.tolist() == b.keys.tolist()
-        assert a.pattern == pytest.approx(b.pattern, abs=1e-5) and a.has_sink == (name == "gpt_oss")
-        points = list(np.eye(len(a.pattern))[:3]) + [a.pattern]
+        assert a.pattern == pytest.approx(b.pattern, abs=1e-5)
+        assert a.has_sink == (name == "gpt_oss")
+        points = [*list(np.eye(len(a.pattern))[:3]), a.pattern]
         expected, found = whole.changes([a] * 4, points), kept.changes([b] * 4, points)
         assert found == pytest.approx(expected, abs=1e-5)
-        assert expected[-1] == pytest.approx(0, abs=1e-5) and expected[:3].max() > 1e-6
+        assert expected[-1] == pytest.approx(0, abs=1e-5)
+        assert expected[:3].max() > 1e-6
 
 
 def test_rows_of_several_layers_run_together() -> None:

@@ -48,7 +48,8 @@ def test_null_space_against_all_vertices(keys: int, d_head: int, seed: int) -> N
     exact = enumerated(given_row.pattern, effects_of(given_row.values))
     assert divergence <= exact + 1e-7  # a lower bound
     assert divergence >= 0.8 * exact - 1e-7
-    assert point.min() >= 0 and point.sum() == pytest.approx(1)
+    assert point.min() >= 0
+    assert point.sum() == pytest.approx(1)
     assert point @ given_row.values == pytest.approx(given_row.pattern @ given_row.values, abs=1e-6)
 
 
@@ -103,7 +104,8 @@ def test_bounds_with_slack_hold_on_one_side_or_both() -> None:
     for both in (True, False):
         point, divergence = Polytope(pattern, effects, 0.05, both).farthest(beginnings(pattern, 4, rng))
         moved = effects @ (point - pattern)
-        assert (moved <= 0.05 + 1e-7).all() and divergence > 0
+        assert (moved <= 0.05 + 1e-7).all()
+        assert divergence > 0
         assert not both or (moved >= -0.05 - 1e-7).all()
 
 
