@@ -15,7 +15,7 @@ from analyses.adversarial_attention.config import Config
 from analyses.adversarial_attention.heads.continuations import distributions
 from analyses.adversarial_attention.heads.inputs import Inputs
 from interp import HookedModel
-from interp.ablation import Batch
+from interp.ablation import Batch, without_logits
 from interp.attention.probes import SelectedRows
 from interp.errors import UserError
 from interp.importance import gate_gradients
@@ -94,7 +94,7 @@ def mean_rows(
     probe = SelectedRows(queries=sorted(set(queries)))
     total: dict[str, Tensor] = {}
     for sequence in given.choosing.tokens:
-        run = model.run(sequence[None], probes=[probe], sites=sites)
+        run = model.run(sequence[None], probes=[probe], sites=sites, **without_logits(model))
         for site, reading in run.readings(probe).items():
             total[site] = total.get(site, torch.zeros(())) + reading.values[0].cpu()
     n = len(given.choosing)

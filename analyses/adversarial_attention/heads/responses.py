@@ -50,7 +50,8 @@ class Response:
         Args:
             chosen: the vertices. answers: change of the output's probabilities.
         """
-        strongest = np.argsort(-np.abs(answers).sum(0), axis=-1)[:, :_KEPT]
+        most = min(_KEPT, answers.shape[-1])
+        strongest = np.argpartition(-np.abs(answers).sum(0), most - 1, axis=-1)[:, :most]
         kept = np.take_along_axis(answers, strongest[None], -1)
         return cls(row.pattern, np.einsum("kpa,ko->pao", kept, _carried(row, chosen).astype(np.float32)))
 
