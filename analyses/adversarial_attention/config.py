@@ -95,7 +95,7 @@ class Config:
     """Share of the largest possible divergence below which a row counts as pinned."""
     head_starts: int | None = None
     """Starts of each search for a row. None: 2; with the full budget 4."""
-    knocked: int = 10
+    knocked: int = 8
     """Keys of a row, drawn at random, that are knocked out one by one."""
     copies: int = 32
     """Changed rows that are run together: lower needs less memory."""

@@ -54,8 +54,8 @@ def freedom_against_importance(
         label = kind.replace("_", " ") if kind else "no kind known" if kinds else ""
         ax.plot(x[mine], y[mine], marker, color=colour, markersize=4, alpha=0.85, label=label or None, zorder=3)
     ax.axhline(PINNED, color=style.MUTED, linewidth=0.7, linestyle=(0, (4, 3)))
-    ax.annotate("pinned below", (1.0, PINNED), xycoords=ax.get_yaxis_transform(), xytext=(0, 2),
-                textcoords="offset points", ha="right", fontsize=style.SMALL, color=style.MUTED)  # fmt: skip
+    ax.annotate("pinned\nbelow", (1.0, PINNED), xycoords=ax.get_yaxis_transform(), xytext=(3, 0),
+                textcoords="offset points", va="center", fontsize=style.SMALL, color=style.MUTED)  # fmt: skip
     ax.set(xscale="log", ylim=(-0.03, 1.05), xlabel="importance |∂L/∂ξ| (nats, log scale)",
            ylabel="freedom (share of the largest JSD)")  # fmt: skip
     ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
@@ -70,17 +70,24 @@ def freedom_against_importance(
 
 
 def _name_points(ax: Axes, table: pd.DataFrame, x: np.ndarray, y: np.ndarray) -> None:
-    """Names of the heads with the least freedom and of the most important ones, at the right, joined by thin lines."""
+    """Names of the heads with the least freedom and of the most important ones, each beside its point, where no other
+    name or point is; without room it is left out."""
     few = max(1, _NAMED // 2)
     chosen = list(dict.fromkeys([*np.argsort(y)[:few].tolist(), *np.argsort(-x)[:few].tolist()]))
-    gap = (style.SMALL + 2.5) / 72 / inches(ax)[1] * 1.08
-    places = style.spread([float(y[i]) for i in chosen], gap)
-    across = ax.get_yaxis_transform()
-    for i, place in zip(chosen, places, strict=True):
+    width, height = (72 * size for size in inches(ax))
+    across = np.log(x / ax.get_xlim()[0]) / np.log(ax.get_xlim()[1] / ax.get_xlim()[0]) * width
+    up = (y - ax.get_ylim()[0]) / (ax.get_ylim()[1] - ax.get_ylim()[0]) * height
+    taken = [(a - 3, u - 3, a + 3, u + 3) for a, u in zip(across, up, strict=True)]
+    for i in chosen:
         name = words.head_name(*table.iloc[i][["layer", "head"]])
-        ax.annotate(name, (x[i], y[i]), xytext=(1.04, place), textcoords=across, va="center", fontsize=style.SMALL,
-                    url=f"#{name}", arrowprops={"arrowstyle": "-", "color": style.FAINT, "linewidth": 0.6,
-                                                "shrinkA": 0, "shrinkB": 3}, annotation_clip=False)  # fmt: skip
+        size = 0.62 * style.SMALL * len(name)
+        for right, above in ((5, -3), (5, 4), (5, -10), (-5 - size, -3), (-5 - size, 4), (-5 - size, -10)):
+            box = (across[i] + right, up[i] + above, across[i] + right + size, up[i] + above + style.SMALL)
+            if all(box[2] < b[0] or b[2] < box[0] or box[3] < b[1] or b[3] < box[1] for b in taken):
+                taken.append(box)
+                ax.annotate(name, (x[i], y[i]), xytext=(right, above), textcoords="offset points",
+                            fontsize=style.SMALL, url=f"#{name}")  # fmt: skip
+                break
 
 
 def share_by_keys(table: pd.DataFrame, ax: Axes) -> Axes:

@@ -49,7 +49,7 @@ class Settings:
 
     epsilon: float = 0.01
     pinned: float = 0.1
-    basis: int = 24
+    basis: int = 16
     vertices: int = 4
     starts: int = 3
     levels: tuple[float, ...] = (1.0, 0.8, 0.6, 0.4)

@@ -25,7 +25,7 @@ _WHY = {
     "tau_gradient": "no row whose weights and gradients vary",
     "tau_knockout": "no row whose weights and effects vary",
 }
-_SHOWN, _LONGEST = 3, 64  # texts drawn twice, and their keys at most
+_SHOWN, _LONGEST, _FAR = 3, 64, 0.8  # texts drawn twice, their keys at most, and their freedom at least
 _HEAD = ["site", "layer", "head"]
 
 
@@ -61,10 +61,7 @@ def heads_table(rows: pd.DataFrame, importance: pd.DataFrame, config: Config) ->
 
 def _scores(rows: pd.DataFrame, column: str, metric: str, config: Config) -> pd.DataFrame:
     """Means over sequences by head, with intervals over documents."""
-    whole = rows.pivot_table(
-        index=["document", "sequence"], columns=_HEAD, values=column, aggfunc="mean", dropna=False, sort=False
-    )
-    whole = whole.dropna(axis=0, how="all") if whole.notna().to_numpy().any() else whole
+    whole = rows.groupby(["document", "sequence", *_HEAD], sort=False)[column].mean().unstack(_HEAD)  # type: ignore[arg-type]
     bounds = (-1, 1) if metric.startswith("tau") else (0, None) if metric == "derivative" else (0, 1)
     found = mean_interval(
         whole.to_numpy(dtype=float), units=whole.index.get_level_values("document").to_numpy(),
@@ -108,12 +105,13 @@ def shown(
 ) -> dict[str, pd.DataFrame]:
     """The tables ``patterns`` and ``tokens``: rows far from the model's own, with the same output, to be drawn on text.
 
-    Of every head at most one row, of the farthest; of rows with few enough keys where there are such.
+    Of every layer at most one row: of those with few enough keys and most of the freedom there is, where there are
+    such, the ones in which a single key weighs most.
     """
     best: list[tuple[Place, Freedom]] = []
     far = [each for each in found if each[1].point is not None]
-    for place, freedom in sorted(far, key=lambda each: (len(each[1].row.keys) > _LONGEST, -each[1].jsd)):
-        if all(freedom.row.address != other.row.address for _, other in best) and len(best) < _SHOWN:
+    for place, freedom in sorted(far, key=_telling):
+        if all(freedom.row.site != other.row.site for _, other in best) and len(best) < _SHOWN:
             best.append((place, freedom))
     patterns, tokens = [], []
     for place, freedom in best:
@@ -145,3 +143,8 @@ def shown(
         "patterns": pd.concat(patterns, ignore_index=True),
         "tokens": pd.concat(tokens, ignore_index=True).drop_duplicates(["sequence", "position"], ignore_index=True),
     }
+
+
+def _telling(each: tuple[Place, Freedom]) -> tuple[bool, bool, float]:
+    row = each[1].row
+    return len(row.keys) > _LONGEST, each[1].share < _FAR, -float(row.pattern.max())

@@ -78,5 +78,6 @@ def paragraph(reading: Reading) -> str:
         f"the model's output by at most {config.get('head_epsilon')} in total variation at each of "
         f"{config.get('horizon')} positions from the row's own on. Rows were found by linear programs within cuts of "
         "the output's linear response and checked by running the model; they are reported as shares of "
-        "max_j JSD(α, δ_j), beside the farthest rows with identical head output and the same for random values of matched spectrum."
+        "max_j JSD(α, δ_j), beside the farthest rows with identical head output and the same for random values of "
+        "matched spectrum."
     )

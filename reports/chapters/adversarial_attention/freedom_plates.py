@@ -46,8 +46,8 @@ def freedom_map(reading: Reading) -> Plate | None:
         "freedom-map",
         "How much freedom the output leaves to each head's attention",
         f"The farthest row found that moves the output by at most {epsilon(reading):g} (TVD), as a share of the "
-        f"largest divergence that any row could have; mean over {words.count(int(max(rows['n'])), 'sequence')}, a lower "
-        f"bound. Hatched: not looked at.{outlined}",
+        f"largest divergence that any row could have; mean over {words.count(int(max(rows['n'])), 'sequence')}, a "
+        f"lower bound. Hatched: not looked at.{outlined}",
         figure,
         (Rows("heads", {"metric": "freedom_share"}),),
     )

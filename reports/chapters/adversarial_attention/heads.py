@@ -30,8 +30,8 @@ def lead(reading: Reading) -> Sentence | None:
     n, free = len(scores), int((scores["value"] > 0.9).sum())
     pinned = int((scores["value"] < pinned_below(reading)).sum())
     text = (
-        f"Of {words.count(n, 'head')} of {reading.model_name}, {free} can have a row of their attention replaced by "
-        "nearly the farthest one there is (more than 90 % of the largest divergence) while the output moves by at "
+        f"Of {words.count(n, 'head')} of {reading.model_name}, {free or 'none'} can have a row of their attention "
+        "replaced by nearly the farthest one there is (more than 90 % of the largest divergence) while the output moves by at "
         f"most {epsilon(reading):g}; {pinned or 'none'} {'is' if pinned == 1 else 'are'} pinned to what "
         f"{'it attends' if pinned == 1 else 'they attend'} to."
     )
@@ -98,7 +98,8 @@ def _freedom(reading: Reading) -> Finding | None:
 
 
 def _source(reading: Reading) -> Finding | None:
-    rows = reading.measured("freedom_rows", "nullspace_share", searched=True).dropna(subset="share")
+    rows = reading.measured("freedom_rows", "nullspace_share", searched=True)
+    rows = rows.dropna(subset="share") if len(rows) else rows
     if rows.empty:
         return None
     null, whole = float(rows["nullspace_share"].mean()), float(rows["share"].mean())
@@ -167,7 +168,7 @@ def _worth(reading: Reading) -> Finding | None:
         f"{'Freedom says' if sure else 'It is not shown that freedom says'} something about other text that importance "
         f"does not: over {words.count(int(row['n_heads']), 'head')}, its rank correlation with what a head's mean "
         f"pattern does there is {words.number(row['value'])} {words.interval(row['ci_low'], row['ci_high'])} with "
-        f"importance partialled out ({words.p_value(float(row['p']))})."
+        f"importance partialled out (p {words.p_value(float(row['p']))})."
     )
     support = [
         Sentence(f"{name}: {words.number(other['value'])} {words.interval(other['ci_low'], other['ci_high'])}.",
