@@ -112,12 +112,14 @@ class Continuation:
         """The output's distributions with a row replaced."""
         return self._output([row], [point])[0]
 
-    def answers(self, row: Row, points: NDArray[np.float64]) -> Float[NDArray[np.float32], "point position outcome"]:
-        """Change of the output's probabilities with a row replaced by each of some points."""
+    def answers(
+        self, rows: Sequence[Row], points: Sequence[NDArray[np.float64]]
+    ) -> Float[NDArray[np.float32], "point position outcome"]:
+        """Change of the output's probabilities with each row replaced by its point."""
         parts = []
-        for at in range(0, len(points), self.copies):
-            some = points[at : at + self.copies]
-            parts.append((self._output([row] * len(some), list(some)) - self.output).float().cpu().numpy())
+        for at in range(0, len(rows), self.copies):
+            some = slice(at, at + self.copies)
+            parts.append((self._output(rows[some], points[some]) - self.output).float().cpu().numpy())
         return np.concatenate(parts)
 
     def slopes(

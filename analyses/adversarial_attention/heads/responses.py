@@ -43,17 +43,20 @@ class Response:
 
     @classmethod
     def of(
-        cls, row: Row, chosen: Sequence[int], answers: Float[NDArray[np.float32], "chosen position outcome"]
+        cls,
+        row: Row,
+        points: Float[NDArray[np.float64], "point outcome"],
+        answers: Float[NDArray[np.float32], "point position outcome"],
     ) -> Response:
-        """From what the model answered to some vertices.
+        """From what the model answered to some rows.
 
         Args:
-            chosen: the vertices. answers: change of the output's probabilities.
+            points: in the row's place. answers: change of the output's probabilities.
         """
         most = min(_KEPT, answers.shape[-1])
         strongest = np.argpartition(-np.abs(answers).sum(0), most - 1, axis=-1)[:, :most]
         kept = np.take_along_axis(answers, strongest[None], -1)
-        return cls(row.pattern, np.einsum("kpa,ko->pao", kept, _carried(row, chosen).astype(np.float32)))
+        return cls(row.pattern, np.einsum("kpa,ko->pao", kept, _carried(row, points).astype(np.float32)))
 
     def __call__(self, point: Point) -> tuple[Float[NDArray[np.float64], " position"], NDArray[np.float64]]:
         """Total variation distance at each position, to first order, and its slopes [position, outcome]."""
@@ -100,18 +103,15 @@ class Response:
         return (last if best is self.pattern else best), cuts
 
 
-def _carried(row: Row, chosen: Sequence[int]) -> Float[NDArray[np.float64], "chosen outcome"]:
-    """How much of each chosen vertex's answer an outcome's weight brings about.
+def _carried(row: Row, points: NDArray[np.float64]) -> Float[NDArray[np.float64], "point outcome"]:
+    """How much of each point's answer an outcome's weight brings about.
 
-    Moving weight onto outcome o moves the head's output by v_o − z, which is a combination of the chosen ones'
-    v_c − z. Without values, the outcomes that were not chosen are taken to do as the mean of those that were.
+    Moving weight onto outcome o moves the head's output by v_o − z, which is, as nearly as it can be, a combination of
+    the points' own moves (x − α) V. Without values, every outcome is a direction of its own.
     """
-    if row.values is None:
-        carried = np.full((len(chosen), len(row.pattern)), 1 / len(chosen))
-        carried[:, chosen] = np.eye(len(chosen))
-        return carried
-    moved = row.values - row.pattern @ row.values
-    return np.linalg.lstsq(moved[list(chosen)].T, moved.T, rcond=_RANK)[0]
+    values = np.eye(len(row.pattern)) if row.values is None else row.values
+    moves, of_outcomes = (points - row.pattern) @ values, values - row.pattern @ values
+    return np.linalg.lstsq(moves.T, of_outcomes.T, rcond=_RANK)[0]
 
 
 def spanning(row: Row, n: int) -> list[int]:

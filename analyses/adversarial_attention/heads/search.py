@@ -41,7 +41,8 @@ class Settings:
         epsilon: the largest change of the output, in TVD.
         pinned: share of the ceiling below which a row is pinned. Before it is called so, the response is known in all
             dimensions, twice as many starts are climbed from, and every vertex is run.
-        basis: vertices that the response is made from, at most as many as the values have dimensions.
+        basis: vertices that the response is first made from, at most as many as the values have dimensions.
+        rounds: in which the response is made from all that is known by then, and the farthest rows are run.
         vertices: that are tried because they may lie farthest, and as many that may do least.
         starts: of climbs. levels: shares of ε that the first-order change is kept within.
         rays: that are followed to the border, in ``bisections``.
@@ -50,6 +51,7 @@ class Settings:
     epsilon: float = 0.01
     pinned: float = 0.1
     basis: int = 16
+    rounds: int = 2
     vertices: int = 4
     starts: int = 3
     levels: tuple[float, ...] = (1.0, 0.8, 0.6, 0.4)
@@ -150,31 +152,48 @@ class _Search:
         self.run([(each, _vertex(each.row, j), "vertex") for each in found for j in chosen[id(each)]])
 
     def by_response(self, found: Sequence[Freedom], basis: int, starts: int) -> None:
-        """Run the farthest rows whose change is small to first order, and the vertices that do least."""
-        asked, vertices = [], {}
-        for each in found:
-            response = self._response(each, basis)
-            for level, start, point in response.farthest(
-                [self.settings.epsilon * level for level in self.settings.levels],
-                beginnings(each.row.pattern, starts, self.rng),
-            ):
-                asked.append((each, point, f"start {start} at {self.settings.levels[level]:g} ε"))
-            change = response.of_vertices()
-            left = sorted(each.untried(), key=change.__getitem__)
-            vertices[id(each)] = left[: self.settings.vertices]
-        self.run(asked)
-        self.vertices(vertices, found)
+        """Run the farthest rows whose change is small to first order, and the vertices that do least. What the model
+        answered to them is known in the next round, where the first knew nothing."""
+        told = {id(each): self._basis(each, basis) for each in found}
+        for _ in range(self.settings.rounds):
+            left = [each for each in found if not each.is_whole]
+            asked = [(each, point, by) for each in left for point, by in self._farthest(each, *told[id(each)], starts)]
+            if not asked:
+                return
+            rows, points = [each.row for each, _, _ in asked], [point for _, point, _ in asked]
+            answers = self.continuation.answers(rows, points)
+            changes = self.continuation.size(answers)
+            for (each, point, by), answer, change in zip(asked, answers, changes, strict=True):
+                each.take(point, float(change), by, self.settings.epsilon)
+                known = told[id(each)]
+                told[id(each)] = np.vstack([known[0], point]), np.concatenate([known[1], answer[None]])
 
-    def _response(self, found: Freedom, basis: int) -> Response:
-        """The output's response, from vertices that count as tried."""
+    def _farthest(
+        self, found: Freedom, points: NDArray[np.float64], answers: NDArray[np.float32], starts: int
+    ) -> list[tuple[Point, str]]:
+        """Rows to run next, by what is known of the model's answers to some."""
+        response = Response.of(found.row, points, answers)
+        levels = [self.settings.epsilon * level for level in self.settings.levels]
+        beginning = beginnings(found.row.pattern, starts, self.rng)
+        asked = [
+            (point, f"start {start} at {self.settings.levels[level]:g} ε")
+            for level, start, point in response.farthest(levels, beginning)
+        ]
+        change = response.of_vertices()
+        for outcome in sorted(found.untried(), key=change.__getitem__)[: self.settings.vertices]:
+            found.tried.add(outcome)
+            asked.append((_vertex(found.row, outcome), "vertex"))
+        return asked
+
+    def _basis(self, found: Freedom, basis: int) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
+        """Vertices whose values span the others' best, which count as tried, and the model's answers to them."""
         chosen = spanning(found.row, basis)
         points = np.eye(len(found.row.pattern))[chosen]
-        answers = self.continuation.answers(found.row, points)
+        answers = self.continuation.answers([found.row] * len(chosen), list(points))
         for outcome, point, change in zip(chosen, points, self.continuation.size(answers), strict=True):
-            if outcome not in found.tried:
-                found.tried.add(outcome)
-                found.take(point, float(change), "vertex", self.settings.epsilon)
-        return Response.of(found.row, chosen, answers)
+            found.tried.add(outcome)
+            found.take(point, float(change), "vertex", self.settings.epsilon)
+        return points, answers
 
     def follow_rays(self, found: Sequence[Freedom]) -> None:
         """Bisect the ways to those infeasible points whose borders promise most."""

@@ -29,10 +29,11 @@ def lead(reading: Reading) -> Sentence | None:
         return None
     n, free = len(scores), int((scores["value"] > 0.9).sum())
     pinned = int((scores["value"] < pinned_below(reading)).sum())
+    whose = f"{words.count(n, 'head')} of {reading.model_name}"
     text = (
-        f"Of {words.count(n, 'head')} of {reading.model_name}, {free or 'none'} can have a row of their attention "
-        "replaced by nearly the farthest one there is (more than 90 % of the largest divergence) while the output moves by at "
-        f"most {epsilon(reading):g}; {pinned or 'none'} {'is' if pinned == 1 else 'are'} pinned to what "
+        f"Of {whose}, {free or 'none'} can have a row of their attention replaced by nearly the farthest one there is "
+        f"(more than 90 % of the largest divergence) while the output moves by at most {epsilon(reading):g}; "
+        f"{pinned or 'none'} {'is' if pinned == 1 else 'are'} pinned to what "
         f"{'it attends' if pinned == 1 else 'they attend'} to."
     )
     return Sentence(text, (Rows("heads", {"metric": "freedom_share"}),))
