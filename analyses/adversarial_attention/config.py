@@ -82,7 +82,7 @@ class Config:
     length: int = 136
     """Tokens of a sequence."""
     places: int | None = None
-    """Sequences in each of which one row of every head is searched. None: 3; with the full budget 16."""
+    """Sequences in each of which one row of every head is searched. None: 3; with the full budget 6."""
     head_epsilon: float = 0.01
     """Largest change of the output (TVD) that a changed row may make, at any watched position."""
     horizon: int = 4
@@ -149,12 +149,12 @@ class Config:
     @property
     def n_places(self) -> int:
         """Sequences in which rows are changed."""
-        return self.places or (16 if self.is_full else 3)
+        return self.places or (6 if self.is_full else 3)
 
     @property
     def n_aside(self) -> int:
         """Sequences that heads are chosen on, and as many of other text."""
-        return 16 if self.is_full else 4
+        return 8 if self.is_full else 4
 
     @property
     def n_starts(self) -> int:

@@ -49,8 +49,8 @@ def freedom_tables(
         return {}, {}
     made = work.step("importance", lambda: {"importance": choosing.importance(model, given)})
     heads = choosing.chosen(model, made["importance"], config)
-    found = work.step("freedom", lambda: _rows(model, given, heads, config, work))
-    rows = found.pop("freedom_rows")
+    found = measuring.measure(model, given, heads, config, work)
+    rows = found["freedom_rows"]
     effects = work.step("mean-pattern", lambda: {"effects": _effects(model, given, heads, config, work)})["effects"]
     searched = rows[rows["searched"]]
     if not config.is_full:
@@ -58,21 +58,15 @@ def freedom_tables(
         if len(heads) < total:
             work.skip(f"{total - len(heads)} of {total} heads", "budget is report: --heads all, or --budget full")
         if config.places is None:
-            work.skip("more rows of every head", "budget is report; full searches 16, with more starts and levels")
+            work.skip(
+                "more rows of every head", "budget is report; full searches 6, with more starts, rounds and levels"
+            )
     return {
         "heads": tables.heads_table(rows, made["importance"], config),
-        "freedom_rows": rows,
         "freedom_by_keys": tables.by_keys(rows, config),
         "freedom_worth": worth.worth(searched, made["importance"], effects, config.seed),
         **found,
     }, given.described
-
-
-def _rows(
-    model: HookedModel, given: inputs.Inputs, heads: list[choosing.Head], config: Config, work: Workspace
-) -> dict[str, pd.DataFrame]:
-    rows, found = measuring.measure(model, given, heads, config, work)
-    return {"freedom_rows": rows, **tables.shown(model, given, found, config)}
 
 
 def _effects(

@@ -18,14 +18,17 @@ from analyses.adversarial_attention.heads.nullspace import farthest_null, farthe
 from analyses.adversarial_attention.heads.rows import ReadRow, Row, rows_of
 from analyses.adversarial_attention.heads.search import Freedom, Settings, find
 from analyses.adversarial_attention.heads.substitutes import SUBSTITUTES, agreement, substitutes
+from analyses.adversarial_attention.heads.tables import drawn_twice, shown
 from interp import HookedModel
 from interp.ablation import without_logits
+from interp.errors import UserError
 from interp.results import Workspace
 
 __all__ = ["measure", "settings"]
 
 Head = tuple[str, int]
 Record = dict[str, Any]
+Means = Mapping[int, Mapping[str, NDArray[np.float64]]]
 
 _TOGETHER = 6  # heads whose changed rows share a pass: neighbours, so that few layers are computed in vain
 
@@ -43,37 +46,61 @@ def settings(config: Config) -> Settings:
 
 def measure(
     model: HookedModel, given: Inputs, heads: Sequence[Head], config: Config, work: Workspace
-) -> tuple[pd.DataFrame, list[tuple[Place, Freedom]]]:
-    """The table ``freedom_rows``, and what was found for the searched rows."""
+) -> dict[str, pd.DataFrame]:
+    """The table ``freedom_rows``, and ``patterns`` and ``tokens`` of rows to be drawn twice; a step a sequence."""
     sites = list(dict.fromkeys(site for site, _ in heads))
     if closed := [site for site in sites if model.site(site).source == "softmax"]:
         work.skip("null spaces", f"{closed[0]} computes its own attention and keeps its values to itself")
     means = mean_rows(model, given, sites, [place.searched for place in given.places])
     prefix = prefix_works(model, given.changed.tokens[:1], given.places[0].searched)
+    parts = [
+        work.step(
+            f"freedom-{place.sequence}",
+            lambda place=place: _sequence(model, given, place, heads, means, prefix, config),
+        )
+        for place in work.progress(given.places, "sequences")
+    ]
+    tables = {
+        name: pd.concat([part[name] for part in parts if name in part], ignore_index=True)
+        for name in ("freedom_rows", "patterns", "tokens")
+        if any(name in part for part in parts)
+    }
+    if "freedom_rows" not in tables:
+        raise UserError(f"no row of these heads has as many as {config.least_keys} keys: lower --least-keys")
+    asked = len(heads) * sum(len(place.queries) for place in given.places)
+    if (short := asked - len(tables["freedom_rows"])) > 0:
+        work.note(f"{short} of {asked} rows had fewer than {config.least_keys} keys and were left out.")
+    return {"freedom_rows": tables["freedom_rows"], **drawn_twice(tables, tables["freedom_rows"])}
+
+
+def _sequence(
+    model: HookedModel, given: Inputs, place: Place, heads: Sequence[Head], means: Means, prefix: bool, config: Config
+) -> dict[str, pd.DataFrame]:
+    sites = list(dict.fromkeys(site for site, _ in heads))
+    tokens = given.changed.tokens[place.sequence][None]
+    watched = Watched(config.horizon, config.position)
+    continuation = Continuation(model, tokens, place.searched, sites, watched, copies=config.copies, prefix=prefix)
+    searched = _long_enough(continuation.rows, heads, config)
+    nulls = [_null(model, row, place, place.searched, config) for row in searched]
+    here = {"data": given.data, "sequence": place.sequence}
     records: list[Record] = []
-    found: list[tuple[Place, Freedom]] = []
-    for place in work.progress(given.places, "sequences"):
-        tokens = given.changed.tokens[place.sequence][None]
-        watched = Watched(config.horizon, config.position)
-        continuation = Continuation(
-            model, tokens, place.searched, sites, watched, copies=config.copies, prefix=prefix
-        )  # fmt: skip
-        searched = _long_enough(continuation.rows, heads, config)
-        nulls = [_null(model, row, place, place.searched, config) for row in searched]
-        here = {"data": given.data, "sequence": place.sequence, "document": place.document}
-        for query, rows in _rows_elsewhere(model, tokens, place, sites).items():
-            for row in _long_enough(rows, heads, config):
-                null = _null(model, row, place, query, config)
-                records.append(here | {"query": query, "searched": False} | _of_row(model, row, null))
-        for part in _parts(len(searched)):
-            some = _search(continuation, searched[part], [null.found for null in nulls[part]], means, config, place)
-            for (freedom, more), null in zip(some, nulls[part], strict=True):
-                found.append((place, freedom))
-                own = _of_row(model, freedom.row, null)
-                records.append(here | {"query": place.searched, "searched": True} | own | more)
-    if (short := len(heads) * sum(len(place.queries) for place in given.places) - len(records)) > 0:
-        work.note(f"{short} rows with fewer than {config.least_keys} keys were left out.")
-    return _table(records), found
+    for query, rows in _rows_elsewhere(model, tokens, place, sites).items():
+        for row in _long_enough(rows, heads, config):
+            null = _null(model, row, place, query, config)
+            records.append(here | {"query": query, "searched": False} | _of_row(model, row, null))
+    found: list[Freedom] = []
+    for part in _parts(len(searched)):
+        some = _search(continuation, searched[part], [null.found for null in nulls[part]], means, config, place)
+        for (freedom, more), null in zip(some, nulls[part], strict=True):
+            found.append(freedom)
+            own = _of_row(model, freedom.row, null)
+            records.append(here | {"query": place.searched, "searched": True} | own | more)
+    if not records:
+        return {}
+    return {
+        "freedom_rows": _table(records).assign(document=place.document),
+        **shown(continuation, found, here | {"query": place.searched}),
+    }
 
 
 class _Null(NamedTuple):
@@ -121,7 +148,7 @@ def _search(
     continuation: Continuation,
     rows: list[Row],
     nulls: list[tuple[NDArray[np.float64], float] | None],
-    means: Mapping[int, Mapping[str, NDArray[np.float64]]],
+    means: Means,
     config: Config,
     place: Place,
 ) -> list[tuple[Freedom, Record]]:

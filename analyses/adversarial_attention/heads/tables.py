@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from analyses.adversarial_attention.config import Config
-from analyses.adversarial_attention.heads.continuations import Continuation, Watched
-from analyses.adversarial_attention.heads.inputs import Inputs, Place, token_texts
+from analyses.adversarial_attention.heads.continuations import Continuation
+from analyses.adversarial_attention.heads.inputs import token_texts
 from analyses.adversarial_attention.heads.search import Freedom
 from analyses.adversarial_attention.heads.substitutes import SUBSTITUTES
-from interp import HookedModel
 from interp.statistics import mean_interval
 
-__all__ = ["by_keys", "heads_table", "shown"]
+__all__ = ["by_keys", "drawn_twice", "heads_table", "shown"]
 
 _WHY = {
     "freedom_share": "no row was searched, or no other row was found that leaves the output where it is",
@@ -100,51 +100,65 @@ def by_keys(rows: pd.DataFrame, config: Config) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def shown(
-    model: HookedModel, given: Inputs, found: Sequence[tuple[Place, Freedom]], config: Config
-) -> dict[str, pd.DataFrame]:
-    """The tables ``patterns`` and ``tokens``: rows far from the model's own, with the same output, to be drawn on text.
+def shown(continuation: Continuation, found: Sequence[Freedom], here: dict[str, Any]) -> dict[str, pd.DataFrame]:
+    """The tables ``patterns`` and ``tokens`` of one sequence: rows far from the model's own with the same output, to be
+    drawn on text.
 
-    Of every layer at most one row: of those with few enough keys and most of the freedom there is, where there are
-    such, the ones in which a single key weighs most.
+    Args:
+        here: ``data``, ``sequence`` and ``query``.
     """
-    best: list[tuple[Place, Freedom]] = []
-    far = [each for each in found if each[1].point is not None]
-    for place, freedom in sorted(far, key=_telling):
-        if all(freedom.row.site != other.row.site for _, other in best) and len(best) < _SHOWN:
-            best.append((place, freedom))
-    patterns, tokens = [], []
-    for place, freedom in best:
+    model, far = continuation.model, [each for each in found if each.point is not None]
+    rows = pd.DataFrame([
+        {"site": each.row.site, "n_keys": len(each.row.keys), "share": each.share, "max_weight": each.row.pattern.max()}
+        for each in far
+    ])  # fmt: skip
+    patterns = []
+    for freedom in [far[i] for i in telling(rows)]:
         row, point = freedom.row, freedom.point
         assert point is not None
-        sequence = given.changed.tokens[place.sequence][None]
-        continuation = Continuation(
-            model, sequence, place.searched, [row.site], Watched(config.horizon, config.position)
-        )
-        site = model.site(row.site)
         for which, weights in (("original", row.pattern), ("adversarial", point)):
             output = continuation.outputs(row, weights)[0]
             answer = int(output.argmax())
             patterns.append(pd.DataFrame({
-                "site": row.site, "layer": site.layer, "head": row.head, "data": given.data,
-                "sequence": place.sequence, "query": place.searched, "key": row.keys, "which": which,
-                "weight": weights[: len(row.keys)], "jsd": freedom.jsd, "tvd": freedom.tvd,
+                "site": row.site, "layer": model.site(row.site).layer, "head": row.head, **here, "key": row.keys,
+                "which": which, "weight": weights[: len(row.keys)], "jsd": freedom.jsd, "tvd": freedom.tvd,
                 "answer": token_texts(model, [answer])[0] if output.shape[-1] == model.d_vocab else str(answer),
                 "probability": float(output[answer]),
             }))  # fmt: skip
-        ids = sequence[0].tolist()
-        tokens.append(pd.DataFrame({
-            "data": given.data, "sequence": place.sequence, "position": range(len(ids)), "token": ids,
-            "text": token_texts(model, ids),
-        }))  # fmt: skip
     if not patterns:
         return {}
+    ids = continuation.tokens[0].tolist()
+    tokens = {"data": here["data"], "sequence": here["sequence"], "position": range(len(ids)), "token": ids}
     return {
         "patterns": pd.concat(patterns, ignore_index=True),
-        "tokens": pd.concat(tokens, ignore_index=True).drop_duplicates(["sequence", "position"], ignore_index=True),
+        "tokens": pd.DataFrame({**tokens, "text": token_texts(model, ids)}),
     }
 
 
-def _telling(each: tuple[Place, Freedom]) -> tuple[bool, bool, float]:
-    row = each[1].row
-    return len(row.keys) > _LONGEST, each[1].share < _FAR, -float(row.pattern.max())
+def telling(rows: pd.DataFrame) -> list[int]:
+    """Which rows to draw: of every site at most one; of those with few enough keys and most of the freedom there is,
+    where there are such, the ones in which a single key weighs most.
+
+    Args:
+        rows: ``site, n_keys, share, max_weight``.
+    """
+    if not len(rows):
+        return []
+    order = rows.assign(long=rows["n_keys"] > _LONGEST, near=~(rows["share"] >= _FAR), flat=-rows["max_weight"])
+    order = order.sort_values(["long", "near", "flat"], kind="stable").drop_duplicates("site")
+    return [int(place) for place in rows.index.get_indexer_for(order.index[:_SHOWN])]
+
+
+def drawn_twice(tables: Mapping[str, pd.DataFrame], rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Of what each sequence would show, the rows that tell most."""
+    if "patterns" not in tables:
+        return {}
+    keys = ["site", "head", "sequence", "query"]
+    searched = rows.loc[rows["searched"] & rows["share"].notna()].reset_index(drop=True)
+    best = searched.iloc[telling(searched)][keys]
+    patterns = tables["patterns"].merge(best, on=keys)
+    tokens = tables["tokens"]
+    return {
+        "patterns": patterns,
+        "tokens": tokens.loc[tokens["sequence"].isin(best["sequence"])].reset_index(drop=True),
+    }
