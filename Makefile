@@ -10,7 +10,7 @@ BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: report test check bench reproduce clean
+.PHONY: report test check bench reproduce reproduce-michel reproduce-clark clean
 
 report: $(VENV)/installed                ## a report on $(MODEL); the last line is the page's path
 	@$(BIN)/interp report $(MODEL) --out $(RUN) --resume
@@ -27,11 +27,19 @@ check: $(VENV)/installed-dev             ## style, types, import arrows
 bench: $(VENV)/installed                 ## time and memory against peers
 	$(BIN)/python -m benchmarks.streaming
 	$(BIN)/python -m benchmarks.adversaries
+	$(BIN)/python -m benchmarks.ablation
+	$(BIN)/python -m benchmarks.pruning
 
 reproduce: $(VENV)/installed-dev         ## what takes long: repeated tests, the full budget, the benchmarks
 	$(PYTEST) -m long
 	$(BIN)/interp report $(MODEL) --budget full --out $(RUN)-full --resume
 	$(MAKE) bench
+
+reproduce-michel: $(VENV)/installed      ## published numbers of head pruning beside those measured: make … CLASSIFIER= SCORED= REPORTED=
+	$(BIN)/python -m analyses.reproduce_michel --model $(CLASSIFIER) --scored $(SCORED) --reported $(REPORTED) $(FLAGS)
+
+reproduce-clark: $(VENV)/installed       ## BERT-base's syntactic heads beside Clark et al.'s numbers; TREEBANK=FILE.conllu
+	@$(BIN)/python -m analyses.head_specialization.reproduce_clark $(or $(TREEBANK),$(error name a treebank: TREEBANK=FILE.conllu))
 
 clean:                                   ## everything that make made, except runs/
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -47,6 +47,8 @@ class Config:
     """Which ways to run the model."""
     attention_lengths: tuple[int, ...] = (1024, 2048, 4096, 8192, 16384)
     """Tokens for attention alone; give none to leave it out."""
+    divergence_lengths: tuple[int, ...] = (512,)
+    """Tokens of the sequence on which every pair of heads is compared; give none to leave it out."""
     rounds: int = 3
     """How often each is measured; every round runs all methods, every other one in reverse order."""
     memory_limit: float = 16.0
@@ -65,8 +67,9 @@ class Config:
     def __post_init__(self) -> None:
         if self.rounds < 1 or self.memory_limit <= 0 or (self.threads is not None and self.threads < 1):
             raise UsageError("--rounds, --threads and --memory-limit are at least 1, 1 and above 0")
-        if any(length < 2 for length in (*self.lengths, *self.attention_lengths)):
-            raise UsageError(f"lengths are at least 2 tokens; got {self.lengths} and {self.attention_lengths}")
+        lengths = (*self.lengths, *self.attention_lengths, *self.divergence_lengths)
+        if any(length < 2 for length in lengths):
+            raise UsageError(f"lengths are at least 2 tokens; got {', '.join(map(str, lengths))}")
 
 
 @dataclass
@@ -75,6 +78,7 @@ class Measured:
 
     forwards: list[dict[str, Any]] = field(default_factory=list)
     attention: list[dict[str, Any]] = field(default_factory=list)
+    divergences: list[dict[str, Any]] = field(default_factory=list)
     left_out: list[dict[str, Any]] = field(default_factory=list)
     answers: dict[tuple[int, str], dict[str, np.ndarray]] = field(default_factory=dict)
     failed: bool = False
@@ -109,6 +113,7 @@ def benchmark(config: Config) -> int:
     try:
         measure_forwards(config, folder, measured)
         measure_attention(config, measured)
+        measure_divergences(config, folder, measured)
     except KeyboardInterrupt:
         stopped = True
     run = {
@@ -117,7 +122,9 @@ def benchmark(config: Config) -> int:
         "wall_seconds": time.monotonic() - clock,
         "load_before": load,
         "load_after": machine.load(),
-        "threads": next((m["threads"] for m in (*measured.forwards, *measured.attention)), config.threads),
+        "threads": next(
+            (m["threads"] for m in (*measured.forwards, *measured.attention, *measured.divergences)), config.threads
+        ),
         "interrupted": stopped,
     }
     found = report(measured, run, config.out)
@@ -192,6 +199,23 @@ def measure_attention(config: Config, measured: Measured) -> None:
             _say(f"{found['seconds']['basic'][-1]:.2f} s")
 
 
+def measure_divergences(config: Config, folder: Path, measured: Measured) -> None:
+    """Every pair of heads compared, every length; its rounds are within one process."""
+    for length in config.divergence_lengths:
+        _say(f"{length:>6,} tokens, every pair of heads compared", end=" … ")
+        words = ["divergences", folder, length, "--rounds", config.rounds, "--seed", config.seed]
+        found = _process(config, words)
+        if "error" in found:
+            measured.failed = True
+            _say(found["error"])
+            continue
+        rest = {name: found[name] for name in ("n_heads", "load", "threads")}
+        for way, seconds in found["seconds"].items():
+            for number, value in enumerate(seconds):
+                measured.divergences.append({"length": length, "round": number, "way": way, "seconds": value, **rest})
+        _say(f"{found['seconds']['divergences'][-1]:.2f} s")
+
+
 def _process(config: Config, words: Sequence[object]) -> dict[str, Any]:
     """Run a measurement in a process of its own: what it found, or ``error`` in words."""
     threads = {f"{library}_NUM_THREADS": str(config.threads) for library in ("OMP", "MKL")} if config.threads else {}
@@ -214,12 +238,14 @@ def report(measured: Measured, run: dict[str, Any], out: Path) -> list[summary.T
     by_method = summary.forward_summary(measured.forwards)
     alone = summary.attention_summary(measured.attention)
     agreement = summary.agreement(measured.answers)
-    targets = summary.targets(measured.forwards, measured.attention)
+    compared = summary.divergence_summary(measured.divergences)
+    targets = summary.targets(measured.forwards, measured.attention, measured.divergences)
     here = machine.describe()
     texts = [
         tables.forward_text(by_method, measured.left_out),
         tables.agreement_text(agreement),
         tables.attention_text(alone),
+        tables.divergence_text(compared),
         tables.target_text(targets),
         tables.machine_text(here, run),
     ]
@@ -231,7 +257,8 @@ def report(measured: Measured, run: dict[str, Any], out: Path) -> list[summary.T
     verdicts = [{**asdict(target), "met": target.met} for target in targets]
     saved = {
         "machine": here, "run": run, "targets": verdicts, "forwards": measured.forwards,
-        "attention": measured.attention, "left_out": measured.left_out, "agreement": agreement,
+        "attention": measured.attention, "divergences": measured.divergences, "left_out": measured.left_out,
+        "agreement": agreement,
     }  # fmt: skip
     write_file(out / "streaming.json", to_json(saved))
     write_file(out / "streaming.md", tables.markdown(texts, "Reading every head: time and memory", "streaming.svg"))

@@ -16,7 +16,7 @@ import numpy as np
 
 from benchmarks.sizes import GIGA
 
-__all__ = ["Record", "Target", "agreement", "attention_summary", "forward_summary", "targets"]
+__all__ = ["Record", "Target", "agreement", "attention_summary", "divergence_summary", "forward_summary", "targets"]
 
 Record = dict[str, Any]
 
@@ -87,6 +87,20 @@ def attention_summary(attention: Sequence[Record]) -> list[Record]:
     return found
 
 
+def divergence_summary(divergences: Sequence[Record]) -> list[Record]:
+    """One record per length: median seconds by way, and the comparisons over the forward pass of their round."""
+    found = []
+    for length in dict.fromkeys(m["length"] for m in divergences):
+        here = [m for m in divergences if m["length"] == length]
+        ways = ("forward", "divergences", "without_first")
+        seconds = {way: [m["seconds"] for m in here if m["way"] == way] for way in ways}
+        row: Record = {"length": length, "n_heads": here[0]["n_heads"]} | {way: median(seconds[way]) for way in ways}
+        for way in ways[1:]:
+            row[f"{way}_to_forward"] = median(a / b for a, b in zip(seconds[way], seconds["forward"], strict=True))
+        found.append(row)
+    return found
+
+
 def agreement(answers: Answers) -> list[Record]:
     """How far each method's answer is from transformers': logits from plain's, statistics from eager's.
 
@@ -109,11 +123,14 @@ def agreement(answers: Answers) -> list[Record]:
     return found
 
 
-def targets(forwards: Sequence[Record], attention: Sequence[Record]) -> list[Target]:
+def targets(
+    forwards: Sequence[Record], attention: Sequence[Record], divergences: Sequence[Record] = ()
+) -> list[Target]:
     """What the project promises, beside what was measured."""
     at = 2048
     peaks = _by_round(forwards, 8192, "interp", "peak_bytes").values()
     worst = [row["basic_to_sdpa"] for row in attention_summary(attention)]
+    compared = divergence_summary(divergences)
     floor = _ratio(forwards, at, "bridge", "plain", "peak_bytes")
     added = _ratio(forwards, at, "bridge", "interp", "added_bytes")
     beside = ""
@@ -131,6 +148,8 @@ def targets(forwards: Sequence[Record], attention: Sequence[Record]) -> list[Tar
         Target("peak memory, 8,192 tokens", "under", 4.0, median(peaks) / GIGA if peaks else None, "GB"),
         Target("attention alone with the basic probes over fused SDPA, at its worst", "at most", 3.0,
                max(worst, default=None)),
+        Target("comparing every pair of heads over a forward pass, 512 tokens", "at most", 10.0,
+               next((row["divergences_to_forward"] for row in compared if row["length"] == 512), None)),
     ]  # fmt: skip
 
 

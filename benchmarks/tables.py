@@ -16,6 +16,7 @@ __all__ = [
     "Text",
     "agreement_text",
     "attention_text",
+    "divergence_text",
     "forward_text",
     "machine_text",
     "markdown",
@@ -71,6 +72,27 @@ def attention_text(summary: Sequence[Record]) -> Text:
     ]
     columns = ["heads / kv heads", "tokens", "SDPA ms", "attend ms", "with probes ms", "attend ÷ SDPA", "probes ÷ SDPA"]
     return Text("Attention alone", columns, rows, "Causal, d_head 64, float32; PyTorch's scaled_dot_product_attention.")
+
+
+def divergence_text(summary: Sequence[Record]) -> Text:
+    """One row per length."""
+    rows = [
+        [f"{row['length']:,}", f"{row['n_heads'] * (row['n_heads'] - 1) // 2:,}"]
+        + [f"{row[way]:.2f}" for way in ("forward", "divergences", "without_first")]
+        + [_times(row[f"{way}_to_forward"]) for way in ("divergences", "without_first")]
+        for row in summary
+    ]
+    columns = [
+        "tokens",
+        "pairs of heads",
+        "forward s",
+        "JSD s",
+        "without first s",
+        "JSD ÷ forward",
+        "without ÷ forward",
+    ]
+    note = "Jensen–Shannon divergence of every pair of heads on every row; again without the first position."
+    return Text("Every pair of heads", columns, rows, note)
 
 
 def agreement_text(agreement: Sequence[Record]) -> Text:

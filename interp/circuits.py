@@ -11,19 +11,33 @@ where it acts on a sum: it changes no sign. Everything is computed in float64, a
 Sources: Elhage et al. 2021, A Mathematical Framework for Transformer Circuits; Olsson et al. 2022, arXiv:2209.11895.
 """
 
+import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Literal
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
+from interp.errors import UserError
+from interp.models import projections
 from interp.models.norms import Norm
 from interp.models.weights import Site, Weights, as_float64
 
-__all__ = ["Composition", "CopyingScores", "Site", "Weights", "composition", "copying_eigenvalues", "copying_logits"]
+__all__ = [
+    "Composition",
+    "CopyingScores",
+    "Site",
+    "Weights",
+    "composition",
+    "composition_by_rotation",
+    "copying_eigenvalues",
+    "copying_logits",
+    "ov_norms",
+    "rotations",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,19 +162,79 @@ def composition(weights: Weights, into: Literal["query", "key", "value"]) -> Com
     Only self-attention in pre-norm stacks. The position's part of scores (rotary, biases) and norms of queries and keys
     are not in W_QK: ``note``.
     """
+    return composition_by_rotation(weights, into, [None])[0]
+
+
+def composition_by_rotation(
+    weights: Weights,
+    into: Literal["query", "key", "value"],
+    turns: Sequence[Float[Tensor, "d_head d_head"] | None],
+) -> list[Composition]:
+    """`composition` with W_Q R W_Kᵀ in place of W_Q W_Kᵀ, for several rotations R of queries.
+
+    Args:
+        weights: of the model.
+        into: which input of the later head; no rotation changes that of values.
+        turns: as `rotations` gives them; None is none, which holds for a key at the query's own position.
+    """
     sites = [site for site in weights.sites if site.kind == "self"]
     written = [_triangular(_values_in(site)) @ _values_out(site) for site in sites]
-    read = [_reading(site, into) for site in sites]
     numbers = torch.arange(sum(map(len, written))).split([len(heads) for heads in written])
-    value = torch.full((sum(map(len, written)),) * 2, torch.nan, dtype=torch.float64)
-    for (s, source), (t, target) in product(enumerate(sites), repeat=2):
-        if source.stack == target.stack and source.layer < target.layer and not _has_post_norm(source, target):
-            value[numbers[s][:, None], numbers[t]] = _overlap(_centered(written[s], target), read[t].to(written[s]))
+    found = [torch.full((sum(map(len, written)),) * 2, torch.nan, dtype=torch.float64) for _ in turns]
+    for t, target in enumerate(sites):
+        outer, *inner = _reading(target, into, turns)
+        for s, source in enumerate(sites):
+            if source.stack == target.stack and source.layer < target.layer and not _has_post_norm(source, target):
+                overlaps = _overlaps(_centered(written[s], target), outer.to(written[s]), inner)
+                for value, overlap in zip(found, overlaps, strict=True):
+                    value[numbers[s][:, None], numbers[t]] = overlap
     caveats = [site.values_caveat for site in sites]
     caveats += [site.scores_caveat for site in sites if into != "value"]
     caveats += ["post-norm layers are left out"] if _has_post_norm(*sites) else []
     heads = tuple((site.path, site.layer, head) for site in sites for head in range(len(site.heads.W_Q)))
-    return Composition(heads, value, _rotated_overlap(sites), "; ".join(dict.fromkeys(filter(None, caveats))))
+    note = "; ".join(dict.fromkeys(filter(None, caveats)))
+    return [Composition(heads, value, _rotated_overlap(sites), note) for value in found]
+
+
+def ov_norms(weights: Weights) -> list[tuple[Site, Float[Tensor, " head"]]]:
+    """‖W_V W_O‖ (Frobenius) of each head of each site, the norms around attention folded in: how much a head writes of
+    what it reads. Comparable between heads of a layer; between layers the stream's own size differs as well."""
+    return [
+        (site, (_triangular(_values_in(site)) @ _values_out(site)).norm(dim=(-2, -1)).cpu()) for site in weights.sites
+    ]
+
+
+def rotations(model: nn.Module, distances: Sequence[int]) -> dict[int, Float[Tensor, "d_head d_head"]]:
+    """What rotary positions turn a query by, relative to a key so many tokens before it: q R, with scores (q R) · k.
+
+    Taken from the model itself: its rotary module's angles at these positions, and its own function that applies them.
+
+    Raises:
+        UserError: the model does not work that way, or its layers turn by different angles.
+    """
+    modules = [module for name, module in model.named_modules() if name.split(".")[-1] == "rotary_emb"]
+    attentions = projections.attention_modules(model)
+    apply = getattr(sys.modules[type(attentions[0].module).__module__], "apply_rotary_pos_emb", None)
+    if len(modules) != 1 or apply is None or len({each.d_head for each in attentions}) != 1:
+        raise UserError("the model's rotation of queries and keys is not known")
+    d_head = attentions[0].d_head
+    unturned = torch.eye(d_head, dtype=torch.float32, device=next(model.parameters()).device)[None, None]
+    found = {}
+    for distance in distances:
+        places = torch.full((1, d_head), distance, device=unturned.device)
+        try:
+            cos, sin = modules[0](unturned[0], places)
+            turned = apply(unturned, unturned, cos, sin)[0][0, 0].double().cpu()
+        except (TypeError, ValueError, RuntimeError) as error:  # another family's conventions
+            raise UserError(f"the model's rotation of queries and keys is not known ({error})") from error
+        scale = float(turned.norm() / d_head**0.5)  # attention scaling of some long-context variants
+        turned = turned / scale
+        if turned.shape != (d_head, d_head) or not torch.allclose(
+            turned @ turned.mT, torch.eye(d_head).double(), atol=1e-4
+        ):
+            raise UserError("what the model turns queries and keys by is no rotation")
+        found[distance] = turned
+    return found
 
 
 def _not_applicable(site: Site) -> CopyingScores:
@@ -256,20 +330,36 @@ def _triangular(matrix: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "
     return torch.linalg.qr(matrix).R
 
 
-def _reading(site: Site, into: Literal["query", "key", "value"]) -> Float[Tensor, "head d_model d_head"]:
-    """What a head reads of the stream by one of its inputs; with its other half folded in as a triangular matrix."""
+def _reading(
+    site: Site, into: Literal["query", "key", "value"], turns: Sequence[Tensor | None]
+) -> tuple[Float[Tensor, "some_heads d_model d_head"], ...]:
+    """What a head reads of the stream by one of its inputs, and its other half as a triangular matrix, for each turn.
+
+    Of keys and values, each kv head once: the query heads that share one follow one another.
+    """
     heads, before = site.heads, site.norms.before
-    query = _after(before, as_float64(heads.W_Q))
-    key = heads.for_query_heads(_after(before, as_float64(heads.W_K)))
     if into == "value":
-        return _values_in(site) @ _triangular(_values_out(site).mT).mT
-    return key @ _triangular(query).mT if into == "key" else query @ _triangular(key).mT
+        other = _triangular(_values_out(site).mT).mT
+        return _after(before, as_float64(heads.W_V)), *(other for _ in turns)
+    query, key = (_after(before, as_float64(W)) for W in (heads.W_Q, heads.W_K))
+    turned = [torch.eye(query.shape[-1]).to(query) if turn is None else turn.to(query) for turn in turns]
+    if into == "key":
+        other = _triangular(query)
+        return key, *((other @ turn).mT for turn in turned)
+    other = heads.for_query_heads(_triangular(key))
+    return query, *(turn @ other.mT for turn in turned)
 
 
-def _overlap(written: Tensor, read: Tensor) -> Float[Tensor, "source target"]:
-    """‖A B‖ / (‖A‖ ‖B‖) for all pairs."""
-    sizes = written.norm(dim=(-2, -1))[:, None] * read.norm(dim=(-2, -1))
-    return ((written[:, None] @ read).norm(dim=(-2, -1)) / sizes).cpu()
+def _overlaps(written: Tensor, outer: Tensor, inner: Sequence[Tensor]) -> list[Float[Tensor, "source target"]]:
+    """‖A B‖ / (‖A‖ ‖B‖) for all pairs, B = outer · inner."""
+    shared = inner[0].shape[0] // outer.shape[0]
+    reached = (written[:, None] @ outer).repeat_interleave(shared, dim=1)
+    whole = _triangular(outer).repeat_interleave(shared, dim=0)
+    of_written, found = written.norm(dim=(-2, -1))[:, None], []
+    for other in inner:
+        sizes = of_written * (whole @ other).norm(dim=(-2, -1))
+        found.append(((reached @ other).norm(dim=(-2, -1)) / sizes).cpu())
+    return found
 
 
 def _centered(written: Tensor, target: Site) -> Tensor:

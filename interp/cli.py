@@ -1,6 +1,7 @@
 """The command ``interp``. Does not import torch before a model is needed.
 
-Exit codes: 0; 1 for a failure, with one line of reason on standard error; 2 for a wrong command; 130 after Ctrl-C.
+Exit codes: 0; 1 for a failure, with one line of reason on standard error, and for what `doctor --fail-on` asks for; 2
+for a wrong command; 130 after Ctrl-C.
 """
 
 import errno
@@ -9,14 +10,30 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+from rich.console import Console
+
 import interp
 from interp.errors import RunFolderError, UsageError, UserError
-from interp.flags import Page, Report, Running, config_for, default_out, parse, run_flags, to_flags
+from interp.flags import (
+    Compare,
+    Page,
+    Prune,
+    Report,
+    Running,
+    Verdict,
+    config_for,
+    default_out,
+    parse,
+    reading_tokens,
+    run_flags,
+    to_flags,
+)
 from interp.plugins import (
     ANALYSES,
     CHAPTERS,
@@ -28,19 +45,23 @@ from interp.plugins import (
     installed,
     unknown,
 )
-from interp.results import Result, RunFolder
+from interp.results import Result, RunFolder, save
 from interp.results.folder import check_usable
 from interp.results.provenance import versions
+from interp.results.storage import to_json, write_file
 from interp.running import Order, check_free, memory_advice, run_into
-from interp.summary import strongest_heads
+from interp.summary import checks_table, counted, strongest_heads
 
 USAGE = """\
 usage: interp COMMAND ...
 
-  interp report MODEL [flags]         run the analyses on a model and draw one HTML page
+  interp report [MODEL] [flags]       run the analyses on a model (tiny-2l) and draw one HTML page
   interp run ANALYSIS MODEL [flags]   run one analysis; its settings are flags
+  interp doctor MODEL [flags]         what goes wrong silently in its attention, check by check; for CI: --fail-on
   interp list                         the analyses that are installed
   interp page RUN                     draw the page of a finished run again
+  interp prune MODEL --out FOLDER     cut heads out of a model and save the smaller one
+  interp compare RUN RUN              which heads differ between two runs, and by how much
   interp --version
 
 Each command explains its flags: interp report --help, interp run ANALYSIS --help.
@@ -78,8 +99,14 @@ def _dispatch(argv: list[str]) -> int:
             return _report(parse(Report, rest, prog="interp report"), ["interp", *argv])
         case "run":
             return _run_named(rest, ["interp", *argv])
+        case "doctor":
+            return _doctor(rest, ["interp", *argv])
+        case "prune":
+            return _prune(parse(Prune, rest, prog="interp prune"))
         case "page":
             return _page(parse(Page, rest, prog="interp page"))
+        case "compare":
+            return _compare(parse(Compare, rest, prog="interp compare"))
         case "list":
             return _list(rest)
         case "--version":
@@ -88,7 +115,8 @@ def _dispatch(argv: list[str]) -> int:
         case "-h" | "--help" | "help":
             _say(USAGE.rstrip())
             return 0
-    raise UsageError(f"{unknown('command', command, ['report', 'run', 'list', 'page'])} (interp --help)")
+    known = ["report", "run", "doctor", "prune", "compare", "list", "page"]
+    raise UsageError(f"{unknown('command', command, known)} (interp --help)")
 
 
 def _report(flags: Report, command: Sequence[str]) -> int:
@@ -101,7 +129,7 @@ def _report(flags: Report, command: Sequence[str]) -> int:
     draw = find_page()
     out = flags.running.out or default_out(flags.model)
     check_usable(out)
-    model = _load(flags.model, flags.running)
+    model = _load(flags)
     failures = []
     with RunFolder.claim(out, model.info, force=flags.running.force) as folder:
         orders = {name: _order(name, config, flags, command) for name, config in configs.items()}
@@ -144,10 +172,10 @@ def _run_named(argv: list[str], command: Sequence[str]) -> int:
 
 
 def _run(analysis: Analysis, flags: Any, command: Sequence[str]) -> int:
-    config, running = flags.config, flags.running
+    config, running = reading_tokens(flags.config, flags.inputs), flags.running
     out = running.out or default_out(flags.model)
     check_usable(out)
-    model = _load(flags.model, running)
+    model = _load(flags, verify=analysis.verify)
     with RunFolder.claim(out, model.info, force=running.force) as folder:
         order = _order(analysis.name, config, flags, command)
         result, taken_over = run_into(folder, analysis, model, config, order)
@@ -159,6 +187,38 @@ def _run(analysis: Analysis, flags: Any, command: Sequence[str]) -> int:
     return 0
 
 
+def _doctor(argv: list[str], command: Sequence[str]) -> int:
+    """``interp doctor``: runs `model-health`, says what it found as a table, a page and JSON, and judges by it."""
+    analysis = find_analysis("model-health")
+    flags = parse(
+        run_flags(analysis, positional=True, more=Verdict), argv, prog="interp doctor", description=analysis.question
+    )
+    out = flags.running.out or default_out(flags.model)
+    check_usable(out)
+    draw = find_page()
+    config = reading_tokens(flags.config, flags.inputs)
+    model = _load(flags, verify=analysis.verify)
+    with RunFolder.claim(out, model.info, force=flags.running.force) as folder:
+        order = _order(analysis.name, config, flags, command)
+        result, taken_over = run_into(folder, analysis, model, config, order)
+        _say_left_out(result, taken_over)
+        page = draw(folder.path)
+    checks, verdict = result.tables["checks"], result.provenance["verdict"]
+    report = {"model": model.info.get("name"), "verdict": verdict, "counts": counted(checks)}
+    text = to_json(report | {"checks": checks.astype(object).where(checks.notna(), None).to_dict("records")})
+    if flags.more.json == Path("-"):
+        _say(text.rstrip())
+    else:
+        terminal = Console(width=None if sys.stdout.isatty() else 160)
+        terminal.print(checks_table(checks))
+        _say(f"{verdict}: {', '.join(f'{n} {name}' for name, n in report['counts'].items() if n)}")
+        _say(page)
+        if flags.more.json is not None:
+            write_file(flags.more.json, text)
+    bad = {"fail": ("fail",), "warn": ("warn", "fail"), None: ()}[flags.more.fail_on]
+    return 1 if verdict in bad else 0
+
+
 def _page(flags: Page) -> int:
     folder = RunFolder(flags.run)
     if not folder.analyses():
@@ -166,6 +226,33 @@ def _page(flags: Page) -> int:
             f"{flags.run} has no finished analysis to draw; `interp report MODEL --out {flags.run}` makes one"
         )
     _say(find_page()(folder.path))
+    return 0
+
+
+def _prune(flags: Prune) -> int:
+    carry_out = import_module("interp.prune_command").carry_out  # which needs torch
+    with memory_advice(("batch_size", "length")):
+        _say(carry_out(flags, _say))
+    return 0
+
+
+def _compare(flags: Compare) -> int:
+    from rich.console import Console
+
+    from interp.compared import as_json, show
+    from interp.comparison import compare
+    from interp.results.storage import to_json
+
+    names = None if flags.analyses is None else _chosen(flags.analyses)
+    found = compare(RunFolder(flags.before), RunFolder(flags.after), names)
+    if flags.json:
+        _say(to_json(as_json(found)).rstrip())
+    else:
+        show(found, Console(width=None if sys.stdout.isatty() else 160))
+    if flags.out is not None:
+        save(found.result(), flags.out)
+        page = find_page()(flags.out)
+        _complain(f"{page}", "") if flags.json else _say(page)
     return 0
 
 
@@ -194,18 +281,22 @@ def _installed_analyses() -> dict[str, EntryPoint]:
     return points
 
 
-def _load(name: str, running: Running) -> Any:
+def _load(flags: Any, *, verify: bool = True) -> Any:
     """The hooked model; what was not asked for is left to `interp.load`."""
+    running: Running = flags.running
     place = "device_map" if running.device == "auto" else "device"
-    given = {place: running.device, "dtype": running.dtype}
+    given = {place: running.device, "dtype": running.dtype, "example": flags.inputs}
     asked: dict[str, Any] = {key: value for key, value in given.items() if value is not None}
+    if not verify:
+        asked["verify"] = False
     with memory_advice(()):
-        return interp.load(name, trust_remote_code=running.trust_remote_code, **asked)
+        return interp.load(flags.model, trust_remote_code=running.trust_remote_code, **asked)
 
 
 def _order(analysis: str, config: Any, flags: Any, command: Sequence[str]) -> Order:
     shared = to_flags(replace(flags.running, out=None, resume=False, force=False, debug=False))
-    rerun = ["interp", "run", analysis, flags.model, *to_flags(config), *shared]
+    given = [] if flags.inputs is None else ["--inputs", flags.inputs]
+    rerun = ["interp", "run", analysis, flags.model, *to_flags(config), *given, *shared]
     return Order(command, rerun, flags.running.resume, flags.running.force)
 
 

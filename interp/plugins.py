@@ -58,6 +58,11 @@ class Analysis:
         return str(getattr(self.module, "VERSION", ""))
 
     @property
+    def verify(self) -> bool:
+        """Whether a model must agree with itself under the core before it is run."""
+        return bool(getattr(self.module, "VERIFY", True))
+
+    @property
     def memory_settings(self) -> tuple[str, ...]:
         """The settings that its memory grows with."""
         return tuple(getattr(self.module, "MEMORY_SETTINGS", ()))

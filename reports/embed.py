@@ -127,7 +127,12 @@ def _view(columns: set[str]) -> str:
         ("pattern", {"layer", "head", "query", "key", "weight"}),
         ("tokens", {"data", "sequence", "position", "text"}),
         ("edges", {"source_layer", "source_head", "target_layer", "target_head"}),
+        ("steps", {"layer", "head", "step"}),  # of checkpoints, which a card of the model's head does not show
         ("line", {"layer", "head", "period", "value"}),
+        ("distances", {"layer", "head", "low", "high", "mass"}),
+        ("offsets", {"layer", "head", "offset", "share", "mass"}),
+        ("relations", {"layer", "head", "relation", "accuracy", "baseline"}),
+        ("pairs", {"layer_a", "head_a", "layer_b", "head_b", "jsd"}),
         ("kinds", {"layer", "head", "kind", "called"}),
         ("scores", {"layer", "head", "metric", "value"}),
         ("rows", {"layer", "head"}),

@@ -7,6 +7,12 @@ from reports import words
 
 Facts = list[tuple[str, str]]
 
+_SITES = {
+    "model_built_patterns": "Patterns built by the model",
+    "model_built_pairs": "Queries × keys built by the model",
+    "not_reached": "Attention that its input does not come to",
+}
+
 
 def of_model(model: Mapping[str, Any]) -> Facts:
     """The model: its name, revision, size, and how its weights were stored."""
@@ -25,8 +31,7 @@ def of_model(model: Mapping[str, Any]) -> Facts:
         made.append(("SHA-256 of the weights", _text(model["weights_sha256"])))
     if isinstance(check := model.get("verify"), Mapping) and check.get("max_error") is not None:
         made.append(("Checked", _checked(check)))
-    if model.get("model_built_patterns"):
-        made.append(("Patterns built by the model", ", ".join(map(_text, model["model_built_patterns"]))))
+    made += [(title, ", ".join(map(_text, model[name]))) for name, title in _SITES.items() if model.get(name)]
     return [(name, text) for name, text in made if text]
 
 
@@ -109,5 +114,5 @@ def _value(value: Any) -> str:
     if isinstance(value, float):
         return words.number(value)
     if isinstance(value, list | tuple):
-        return ", ".join(_value(item) for item in value)
+        return ", ".join(_value(item) for item in value) or "(without a value)"
     return words.visible(str(value))

@@ -5,7 +5,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
@@ -18,11 +17,11 @@ from matplotlib.figure import Figure
 from interp.errors import RunFolderError
 from interp.results import Result, RunFolder, write_file
 from reports import embed, facts, style, svg, words
-from reports.chapters import Chapter, Plate, plain
+from reports.chapters import Chapter, Plate
+from reports.chapters.declared import find_chapter
 from reports.figures.heads import MAP
 from reports.prose import formula, prose
 
-GROUP = "interp.reports"
 TEMPLATES = Path(__file__).parent / "templates"
 SCRIPTS = ("tables.js", "views.js", "text.js", "card.js", "maps.js", "start.js")
 INLINE = 600_000  # bytes of SVG; larger figures are shown as PNG
@@ -42,12 +41,13 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Part:
-    """One analysis's part of the page."""
+    """One analysis's part of the page; ``beside``: the figures that stand with a finding, by their names."""
 
     analysis: str
     chapter: Chapter
     result: Result
     opening: Drawn | None
+    beside: Mapping[str, Drawn]
     drawn: tuple[Drawn, ...]
     tables: tuple[embed.Embedded, ...]
 
@@ -80,17 +80,10 @@ def write(run_folder: Path | str) -> Path:
     return run.page
 
 
-def find_chapter(analysis: str) -> Any:
-    """The module that declares a chapter for an analysis; the plain one where none does."""
-    for entry in entry_points(group=GROUP):
-        if entry.name == analysis:
-            return entry.load()
-    return plain
-
-
 def render(run: RunFolder, parts: list[Part]) -> str:
     """The page as HTML."""
     known = _known_heads(parts)
+    about = _about(parts, known)
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -99,7 +92,7 @@ def render(run: RunFolder, parts: list[Part]) -> str:
         lstrip_blocks=True,
     )
     environment.filters |= {
-        "prose": prose(lambda layer, head: (layer, head) in known),
+        "prose": prose(lambda layer, head: (layer, head) in known, about["stacks"]),
         "formula": formula,
         "visible": words.visible,
         "rows": rows_link,
@@ -114,7 +107,7 @@ def render(run: RunFolder, parts: list[Part]) -> str:
         run_facts={part.analysis: facts.of_run(part.result.provenance) for part in parts},
         machine_facts={part.analysis: facts.of_machine(part.result.provenance) for part in parts},
         raw={part.analysis: json.dumps(dict(part.result.provenance), indent=2, default=str) for part in parts},
-        about=_about(parts, known),
+        about=about,
         css=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
@@ -144,8 +137,11 @@ def _part(run: RunFolder, analysis: str, room: int) -> Part:
         if path.suffix in _CONTENT and path.name not in kept:
             path.unlink()
     opening = drawn.pop(0) if chapter.opening else None
+    wanted = {finding.plate for finding in chapter.findings}
+    beside = {one.plate.name: one for one in drawn if one.plate.name in wanted}
+    apart = tuple(one for one in drawn if one.plate.name not in wanted)
     tables = embed.embed(analysis, result.tables, chapter.tables, room)
-    return Part(analysis, chapter, result, opening, tuple(drawn), tuple(tables))
+    return Part(analysis, chapter, result, opening, beside, apart, tuple(tables))
 
 
 def _draw(plate: Plate, analysis: str, folder: Path) -> Drawn:
@@ -189,6 +185,7 @@ def _known_heads(parts: list[Part]) -> set[tuple[int, int]]:
     for part in parts:
         for table in part.result.tables.values():
             if {"layer", "head"} <= set(table.columns):
+                table = table.dropna(subset=["layer", "head"])  # rows about a layer or the whole model name no head
                 known |= set(zip(table["layer"].astype(int), table["head"].astype(int), strict=True))
     return known
 

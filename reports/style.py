@@ -23,8 +23,22 @@ INK = "#1b1e22"
 MUTED = "#686e76"
 FAINT = "#d3d7dc"
 ACCENT = "#0072b2"
-KIND_COLOURS = {"induction": "#d55e00", "previous_token": "#0072b2", "duplicate_token": "#009e73"}
-KIND_MARKERS = {"induction": "o", "previous_token": "s", "duplicate_token": "^"}
+# related kinds have related hues: by place blue, by token green and brown, by grammar purple, sinks grey
+KIND_COLOURS = {
+    "induction": "#d55e00", "previous_token": "#0072b2", "duplicate_token": "#009e73", "syntactic": "#a34a8f",
+    "coreference": "#5d4bb3", "bracket_matching": "#7a9a01", "rare_word": "#8c6d00", "positional": "#56b4e9",
+    "current_token": "#17a2a2", "separator": "#5f666e", "sink": "#9aa1a9", "broad": "#e0a800", "redundant": "#cc8fb8",
+}  # fmt: skip
+KIND_MARKERS = {
+    "induction": "o", "previous_token": "s", "duplicate_token": "^", "syntactic": "D", "coreference": "P",
+    "bracket_matching": "X", "rare_word": "*", "positional": "v", "current_token": "<", "separator": ">", "sink": "h",
+    "broad": "d", "redundant": "p",
+}  # fmt: skip
+KIND_LETTERS = {
+    "induction": "I", "previous_token": "P", "duplicate_token": "D", "syntactic": "X", "coreference": "E",
+    "bracket_matching": "B", "rare_word": "R", "positional": "O", "current_token": "C", "separator": "M", "sink": "S",
+    "broad": "W", "redundant": "=",
+}  # fmt: skip
 SERIES = ("#0072b2", "#d55e00", "#00825f", "#a34a8f", "#8c6d00", "#4d4d4d", "#5d4bb3", "#b3394a")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<")
 NARROW, WIDE = 4.6, 7.2  # inches: one column of text, the whole page
@@ -92,6 +106,14 @@ def canvas(width: float, height: float, panels: int = 1, share: bool = False) ->
     FigureCanvasAgg(figure)
     axes = figure.subplots(ncols=panels, squeeze=False, sharex=share, sharey=share)
     return figure, list(axes[0])
+
+
+def column(width: float, height: float, panels: int) -> tuple[Figure, list[Axes]]:
+    """As `canvas`, with the panels one above the other and one horizontal axis for all."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.subplots(nrows=panels, squeeze=False, sharex=True)
+    return figure, [row[0] for row in axes]
 
 
 def fixed(width: float, height: float, margins: tuple[float, float, float, float]) -> tuple[Figure, Axes]:

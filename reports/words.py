@@ -3,7 +3,7 @@
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import pandas as pd
 
@@ -22,6 +22,8 @@ METRICS = {
     "expected_distance": "expected distance",
     "copying": "copying",
     "copying_eigenvalues": "copying (eigenvalues)",
+    "softmax_jacobian": "norm of the softmax's Jacobian",
+    "told_by_position": "attention moved by position alone",
     "importance": "importance",
     "derivative": "the derivative without normalisation",
     "first_order_zero": "first-order estimate (zero)",
@@ -38,6 +40,20 @@ METRICS = {
     "mean_pattern_tvd": "change under the mean pattern",
     "tau_gradient": "Kendall's τ with the gradient",
     "tau_knockout": "Kendall's τ with lost keys",
+    "relative_entropy": "relative entropy",
+    "confidence": "largest weight on a word",
+    "sink": "sink (first position, 64 rows)",
+    "sink_elsewhere": "sink elsewhere",
+    "special": "attention to special tokens",
+    "separator": "attention to separators",
+    "punctuation": "attention to punctuation",
+    "number": "attention to numbers",
+    "sentence_start": "attention to sentence beginnings",
+    "next_token": "attention to the next token",
+    "rare_word": "attention to the sentence's rarest word",
+    "bracket_match": "attention to the matching bracket",
+    "quote_match": "attention to the matching quote",
+    "ov_norm": "norm of W_OV",
 }
 SHORT = {
     "duplicate_token": "duplicate token",
@@ -56,28 +72,77 @@ SHORT = {
     "mean_pattern_tvd": "change: mean pattern",
     "tau_gradient": "τ with the gradient",
     "tau_knockout": "τ with lost keys",
+    "softmax_jacobian": "softmax Jacobian",
+    "told_by_position": "told by position",
+    "confidence": "largest on a word",
+    "sink": "sink",
+    "special": "special tokens",
+    "separator": "separators",
+    "punctuation": "punctuation",
+    "number": "numbers",
+    "sentence_start": "sentence beginnings",
+    "next_token": "next token",
+    "rare_word": "rarest word",
+    "bracket_match": "matching bracket",
+    "quote_match": "matching quote",
 }
 UNITS = {
-    "entropy": "nats", "expected_distance": "tokens", "copying": "−1 to 1", "copying_eigenvalues": "−1 to 1",
-    "importance": "normalised by layer", "first_order_zero": "metric's unit", "first_order_resample": "metric's unit",
-    "integrated_zero": "metric's unit", "weight_norm": "Frobenius norm",
-    "freedom_share": "share of the largest JSD", "nullspace_share": "share of the largest JSD",
-    "random_values_share": "share of the largest JSD", "jsd_ceiling": "nats", "permuted_tvd": "TVD",
-    "uniform_tvd": "TVD", "first_position_tvd": "TVD", "mean_pattern_tvd": "TVD", "tau_gradient": "τ",
+    "entropy": "nats",
+    "expected_distance": "tokens",
+    "copying": "−1 to 1",
+    "copying_eigenvalues": "−1 to 1",
+    "saturated_rows": "share of rows",
+    "relative_entropy": "share of the most possible",
+    "score_deviation": "standard deviation",
+    "softmax_jacobian": "Frobenius norm",
+    "told_by_position": "total variation",
+    "importance": "normalised by layer",
+    "first_order_zero": "metric's unit",
+    "first_order_resample": "metric's unit",
+    "integrated_zero": "metric's unit",
+    "weight_norm": "Frobenius norm",
+    "ov_norm": "Frobenius norm",
+    "entropy_norm": "nats",
+    "entropy_without_sink": "nats",
+    "expected_distance_without_sink": "tokens",
+    "freedom_share": "share of the largest JSD",
+    "nullspace_share": "share of the largest JSD",
+    "random_values_share": "share of the largest JSD",
+    "jsd_ceiling": "nats",
+    "permuted_tvd": "TVD",
+    "uniform_tvd": "TVD",
+    "first_position_tvd": "TVD",
+    "mean_pattern_tvd": "TVD",
+    "tau_gradient": "τ",
     "tau_knockout": "τ",
-}  # fmt: skip
+}
+_TWINS = {"_norm": "norm-weighted", "_without_sink": "without the sink"}  # suffixes of a metric's twins
 DATA = {
     "repeated": "repeated random tokens",
     "unrepeated": "unrepeated random tokens",
     "text": "text",
     "weights": "the weights alone",
+    "copied_segments": "random tokens with a copied segment",
+    "example": "the example input",
     "segments": "random tokens with a copied segment",
     "second_text": "the second text",
+    "other_text": "another text",
+    "treebank": "the treebank",
 }
 KINDS = {
     "induction": "induction head",
     "previous_token": "previous-token head",
     "duplicate_token": "duplicate-token head",
+    "syntactic": "syntactic head",
+    "coreference": "coreference head",
+    "bracket_matching": "bracket-matching head",
+    "rare_word": "rare-word head",
+    "positional": "positional head",
+    "current_token": "current-token head",
+    "separator": "separator head",
+    "sink": "sink head",
+    "broad": "broad head",
+    "redundant": "redundant head",
 }
 
 
@@ -96,7 +161,26 @@ def stack_name(site: str) -> str:
 
 def metric_name(metric: str) -> str:
     """A metric in words; an unknown one with its underscores opened."""
-    return METRICS.get(metric, str(metric).replace("_", " "))
+    return _named(METRICS, metric)
+
+
+def short_metric(metric: str) -> str:
+    """The same as briefly as a small figure needs it."""
+    return _named({**METRICS, **SHORT}, metric)
+
+
+def twin_of(metric: str) -> tuple[str, str]:
+    """The metric that a metric is a twin of, and how it differs: ``("entropy", "norm-weighted")``; else '' for how."""
+    for suffix, twin in _TWINS.items():
+        if metric.endswith(suffix) and metric not in METRICS:
+            return metric.removesuffix(suffix), twin
+    return metric, ""
+
+
+def _named(names: Mapping[str, str], metric: str) -> str:
+    plain, twin = twin_of(metric)
+    name = names.get(plain, str(plain).replace("_", " "))
+    return f"{name}, {twin}" if twin else name
 
 
 def metric_axis(metric: str) -> str:
@@ -266,6 +350,10 @@ COLUMNS = {
     "prefix_matching": "of the target, with the source removed",
     "change": "against the untouched model",
     "period": "tokens between copies",
+    "run": "which training run",
+    "is_control": "whether it is a run to compare with",
+    "step": "of training",
+    "checkpoint": "its folder or revision",
     "sequence": "which of the saved sequences",
     "query": "position that attends",
     "key": "position that is attended to",
@@ -277,7 +365,6 @@ COLUMNS = {
     "importance_rank": "1 is the highest",
     "p_needed": "that the metric does not rise; corrected over heads and directions",
     "p_harmful": "that the metric does not fall; corrected over heads and directions",
-    "share": "of the model's heads",
     "n_pruned": "heads that are gone",
     "order": "in which heads go",
     "margin": "area minus that of importance, paired by sequence",
@@ -286,4 +373,39 @@ COLUMNS = {
     "rho": "Spearman's, over heads",
     "penalty": "λ, in the metric's unit per head",
     "gate": "at test time, in [0, 1]",
+    "detail": "which offset, relation or partner",
+    "half": "on which sequences: all, or the half that selected nothing",
+    "offset": "in tokens; negative is earlier",
+    "share": "of heads that are gone, or of rows whose strongest key is there",
+    "mass": "share of attention",
+    "low": "nearest distance of the bin, in tokens back (inclusive)",
+    "high": "farthest distance of the bin, in tokens back (inclusive)",
+    "relation": "as the treebank names it",
+    "direction": "from which word to which",
+    "accuracy": "share of words whose strongest other word is the right one",
+    "baseline": "the same for the best fixed offset, on the same pairs of words",
+    "baseline_offset": "that offset, in words",
+    "difference": "accuracy less the baseline",
+    "difference_low": "lower end of the 95 % interval",
+    "difference_high": "upper end of the 95 % interval",
+    "possible": "share of the relation's pairs that a causal head can see",
+    "best": "the relation's best head, chosen on the other half",
+    "nearest": "accuracy of taking the nearest earlier mention",
+    "head_match": "accuracy of taking the nearest mention with the same head word",
+    "distance": "between the tokens, where positions are rotary",
+    "expected": "of random matrices of the same sizes",
+    "excess": "value less what is expected",
+    "between": "what is compared",
+    "spearman": "rank correlation over heads",
+    "jsd": "Jensen–Shannon divergence between rows, nats",
+    "jsd_without_sink": "the same without the first position and special tokens",
+    "stack": "of layers, where the model has several",
+    "cluster": "zero-based, the largest first",
+    "clusters": "how many",
+    "medoid": "the head nearest to the others of its cluster",
+    "silhouette": "from −1 to 1: how much nearer its own cluster is than the next",
+    "stability": "under resampled sequences: of a head, its cluster's Jaccard similarity; of a clustering, Rand index",
+    "stress": "normalised, of the embedding: 0 perfect, 0.1 fair, 0.2 poor",
+    "x": "place in the embedding, nats",
+    "y": "place in the embedding, nats",
 }

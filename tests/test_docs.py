@@ -68,3 +68,10 @@ def test_the_example_of_an_analysis_has_a_command(package: Path) -> None:
     ).stdout  # fmt: skip
     for words in ("How much of each head's attention stays close by", "--reach", "How many tokens back", "--model"):
         assert words in help
+
+
+def test_the_tutorial_on_attentions_design() -> None:
+    """Its blocks are one program, whose assertions are what the text says."""
+    blocks = examples("docs/attention-design.md")
+    assert len(blocks) >= 8
+    exec(compile("\n".join(blocks), "docs/attention-design.md", "exec"), {})

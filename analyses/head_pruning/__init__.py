@@ -1,13 +1,13 @@
 """Which heads matter, how many can go, and which go first?
 
 Heads are scored by what can be had cheaply (importance of Michel et al. 2019, estimates of ablation, weight norms) on
-one half of the sequences. On the other half heads are ablated one by one, which is what the scores estimate, and pruned
+a third of the sequences. On the others heads are ablated one by one, which is what the scores estimate, and pruned
 10 % at a time in several orders. Gates that are learned (Voita et al. 2019) choose heads by themselves.
 docs/head-pruning.md says how each number comes about.
 """
 
 # config.py      settings, and what the budgets run
-# inputs.py      sequences, halves, passes
+# inputs.py      sequences, parts, passes
 # metrics.py     what heads matter for
 # scores.py      importance and estimates, from gradients and weights
 # effects.py     ablations one by one; one head left of each layer

@@ -18,7 +18,7 @@ _Mean = Callable[[NDArray[np.float64]], NDArray[np.float64]]
 def table(effects: pd.DataFrame, scores: Scores, data: str, units: NDArray[np.int64], config: Config) -> pd.DataFrame:
     """The table ``agreement``: Spearman's ρ over the ablated heads between a score and the change that ablation makes.
 
-    Scores come from the scoring half, changes from the other, so that no noise is shared; the interval is over the
+    Scores come from the scoring part, changes from the other, so that no noise is shared; the interval is over the
     sequences of both (`correlation`).
 
     Args:

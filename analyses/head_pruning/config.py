@@ -24,11 +24,12 @@ class Config:
     """What heads matter for: loss; accuracy (as the share of tokens that are not the likeliest one); or
     package.module:name of a function of a hooked model and a batch, that gives one number per sequence, lower for a
     better model."""
-    length: int = 64
+    length: int = 48
     """Tokens of a sequence."""
-    sequences: int = 32
-    """How many sequences; heads are scored on one half, and what pruning does is measured on the other."""
-    second_sequences: int = 16
+    sequences: int | None = None
+    """How many sequences: heads are scored on a third of them, and what pruning does is measured on the others. None:
+    18; with the full budget, or for a small model, 48."""
+    second_sequences: int = 12
     """How many sequences of the second text."""
     ablated: int | None = None
     """How many heads are ablated one by one, half of them those of highest importance, half of lowest. None: 40; all
@@ -46,8 +47,8 @@ class Config:
     weight_rate: float = 0.0
     """Learning rate of the model's weights beside the gates; 0: they stay frozen. They are put back afterwards."""
     seed: int = 0
-    """Seed of the text's draw, the halves, random orders, gates and bootstraps."""
-    tokens_per_pass: int = 512
+    """Seed of the text's draw, the parts, random orders, gates and bootstraps."""
+    tokens_per_pass: int = 576
     """Tokens of a forward pass: lower needs less memory."""
     budget: Literal["report", "full"] = "report"
     """full: ablate all heads in all four ways, keep each layer's best head, score again at each step of pruning, train
@@ -55,7 +56,7 @@ class Config:
 
     def __post_init__(self) -> None:
         at_least = {
-            "length": 8, "sequences": 4, "second_sequences": 2, "ablated": 2, "steps": 1, "random_orders": 1,
+            "length": 8, "sequences": 6, "second_sequences": 2, "ablated": 2, "steps": 1, "random_orders": 1,
             "gate_steps": 1, "seed": 0, "tokens_per_pass": 1,
         }  # fmt: skip
         for name, least in at_least.items():
@@ -84,6 +85,10 @@ class Config:
     def counts(n_heads: int) -> list[int]:
         """Numbers of heads that curves prune, of so many: each once."""
         return sorted({round(share * n_heads) for share in SHARES})
+
+    def n_sequences(self, cheap: bool) -> int:
+        """How many sequences."""
+        return self.sequences or (48 if self.is_full or cheap else 18)
 
     def n_ablated(self, n_heads: int) -> int:
         """How many heads of a model are ablated one by one."""

@@ -9,8 +9,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from analyses.head_pruning.config import Config
-from analyses.head_pruning.effects import Head, is_cheap
-from analyses.head_pruning.inputs import Data, site_kind
+from analyses.head_pruning.effects import Head
+from analyses.head_pruning.inputs import Data, is_cheap, site_kind
 from analyses.head_pruning.scores import Scores
 from interp import HookedModel
 from interp.ablation import ablation_effects
@@ -41,8 +41,8 @@ def orders(
 ) -> pd.DataFrame:
     """The table ``order``: when each head goes in each order (``rank`` from 0), with its kind of site.
 
-    All are made on the scoring half, but ``exact``: it ranks by resample ablation (zero, where that is all there is) on
-    the reported half, on which it is judged too, so that it can only look better than it is.
+    All are made on the scoring part, but ``exact``: it ranks by resample ablation (zero, where that is all there is) on
+    the reported part, on which it is judged too, so that it can only look better than it is.
     """
     importance = scores.importance(data.name)
     found = [Order("importance", 0, np.argsort(importance, kind="stable"))]
@@ -86,7 +86,7 @@ def measured(model: HookedModel, data: Data, order: pd.DataFrame, config: Config
             rows.append((name, draw, step, count, sets.setdefault(pruned, len(sets)) if pruned else -1))
     effects = ablation_effects(
         model, data.batches(model, data.reported_on, config), data.measure.metric,
-        [sorted(chosen) for chosen in sets], ("zero",), watch=work.progress,
+        [sorted(chosen) for chosen in sets], ("zero",), replay=True, watch=work.progress,
     )  # fmt: skip
     n = len(effects.untouched)
     values = [effects.untouched if number < 0 else effects.ablated[0, number] for *_, number in rows]

@@ -7,8 +7,8 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import NDArray
 
-from analyses.head_pruning.config import CHEAP_PARAMETERS, Config
-from analyses.head_pruning.inputs import Data
+from analyses.head_pruning.config import Config
+from analyses.head_pruning.inputs import Data, is_cheap
 from analyses.head_pruning.scores import Scores
 from interp import HookedModel
 from interp.ablation import Kind, ablation_effects, all_but_one
@@ -20,11 +20,6 @@ KINDS: tuple[Kind, ...] = ("resample", "mean", "zero", "mean_pattern")
 _ALPHA = 0.05
 
 Head = tuple[str, int]
-
-
-def is_cheap(model: HookedModel) -> bool:
-    """Whether a model is so small that the report leaves nothing out."""
-    return sum(p.numel() for p in model.module.parameters()) < CHEAP_PARAMETERS
 
 
 def chosen_heads(scores: Scores, data: str, config: Config) -> NDArray[np.intp]:
@@ -94,7 +89,7 @@ def table(samples: pd.DataFrame, scores: Scores, data: Data, config: Config) -> 
 def best_heads(model: HookedModel, data: Data, scores: Scores, config: Config, work: Workspace) -> pd.DataFrame:
     """The table ``best_head``: each layer with the one head that it does best with (Michel et al., table 4).
 
-    The head is chosen on the scoring half, the change of the metric is measured on the other.
+    The head is chosen on the scoring part, the change of the metric is measured on the other.
     """
     columns = {
         "site": str,

@@ -15,8 +15,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from analyses.head_pruning.config import Config
-from analyses.head_pruning.effects import Head, is_cheap
-from analyses.head_pruning.inputs import Data
+from analyses.head_pruning.effects import Head
+from analyses.head_pruning.inputs import Data, is_cheap
 from analyses.head_pruning.scores import Scores
 from interp import HookedModel
 from interp.ablation import Metric
@@ -53,7 +53,7 @@ def at_test(log_alpha: Float[Tensor, "..."]) -> Float[Tensor, "..."]:
 
 
 def tables(model: HookedModel, data: Data, scores: Scores, config: Config, work: Workspace) -> dict[str, pd.DataFrame]:
-    """The tables ``gates`` (each head at each λ) and ``gates_path`` (heads kept, the metric on the reported half)."""
+    """The tables ``gates`` (each head at each λ) and ``gates_path`` (heads kept, the metric on the reported part)."""
     if not config.is_full and not is_cheap(model):
         work.skip("learned gates", "budget is report")
         return {"gates": _empty(GATES), "gates_path": _empty(PATH)}
@@ -88,7 +88,7 @@ def _trained(
 
 
 def train(model: HookedModel, data: Data, heads: list[Head], log_alpha: Tensor, penalty: float, config: Config) -> None:
-    """Train gates, and weights where they have a rate, for some steps on the scoring half, in place."""
+    """Train gates, and weights where they have a rate, for some steps on the scoring part, in place."""
     batches = data.batches(model, data.scored_on, config)
     generator = torch.Generator().manual_seed(config.seed)
     groups = [{"params": [log_alpha], "lr": config.gate_rate}]

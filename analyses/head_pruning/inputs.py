@@ -1,4 +1,4 @@
-"""What the model is given, cut into passes and halves, and what is measured of it."""
+"""What the model is given, cut into passes and parts, and what is measured of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analyses.head_pruning import metrics
-from analyses.head_pruning.config import Config
+from analyses.head_pruning.config import CHEAP_PARAMETERS, Config
 from analyses.head_pruning.metrics import Measure
 from interp import HookedModel
 from interp.data import (
@@ -25,7 +25,7 @@ from interp.data import (
 from interp.errors import UserError
 from interp.models.sites import AttentionSite
 from interp.results import Workspace
-from interp.statistics import halves
+from interp.statistics.units import unit_index
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,6 +75,26 @@ class Inputs:
         }  # fmt: skip
 
 
+def is_cheap(model: HookedModel) -> bool:
+    """Whether a model is so small that the report leaves nothing out."""
+    return sum(p.numel() for p in model.module.parameters()) < CHEAP_PARAMETERS
+
+
+def split(units: NDArray[np.int64], seed: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Indices of the sequences that heads are scored on, those of a third of the units at random, and of the others.
+
+    The larger part is reported on: it decides how sure everything is that is said.
+
+    Raises:
+        ValueError: fewer than three units.
+    """
+    index, n = unit_index(units, len(units))
+    if n < 3:
+        raise ValueError(f"scoring heads and reporting on them takes at least 3 documents or sequences; got {n}")
+    scored = np.isin(index, np.random.default_rng(seed).permutation(n)[: n // 3])
+    return np.flatnonzero(scored), np.flatnonzero(~scored)
+
+
 def site_kind(site: AttentionSite) -> str:
     """self, or, in an encoder–decoder, encoder, decoder or cross."""
     return "cross" if site.kind == "cross" else site.stack or "self"
@@ -92,16 +112,18 @@ def make(model: HookedModel, config: Config, work: Workspace) -> Inputs:
             f"heads are pruned by what they do to sequences of tokens, but {name} reads none, or its config does not "
             "say how many there are (vocab_size)"
         )
-    length = config.length if model.n_ctx is None else min(config.length, model.n_ctx)
+    room = None if model.n_ctx is None else model.n_ctx // (2 if _finds_continuations(model) else 1)
+    length = config.length if room is None else min(config.length, room)
     if length < config.length:
-        work.note(f"Sequences have {length} tokens, which is all that the model takes.")
+        work.note(f"Sequences have {length} tokens, which is all that the model has room for.")
     if model.is_encoder_decoder:
         work.note("Encoder and decoder are given the same tokens.")
+    n = config.n_sequences(is_cheap(model))
     reads_text = model.tokenizer is not None or (config.text or "").endswith(".npy")
     if reads_text:
-        first = _of_text(model, "text", config.text or SAMPLE, length, config.sequences, config, work)
+        first = _of_text(model, "text", config.text or SAMPLE, length, n, config, work)
     else:
-        first = _of_random(model, "repeated", length, config.sequences, config, work)
+        first = _of_random(model, "repeated", length, n, config, work, is_second=False)
     second = _second(model, reads_text, length, config, work)
     return Inputs(first, second)
 
@@ -116,23 +138,24 @@ def _second(model: HookedModel, reads_text: bool, length: int, config: Config, w
         work.skip("a second text", "without --second-text there are random tokens that repeat, which tell a model "
                   "nothing that does not predict the next one")  # fmt: skip
         return None
-    return _of_random(model, "repeated" if reads_text else "segments", length, config.second_sequences, config, work)
+    name = "repeated" if reads_text else "segments"
+    return _of_random(model, name, length, config.second_sequences, config, work, is_second=True)
 
 
 def _of_text(model: HookedModel, name: str, source: str, length: int, n: int, config: Config, work: Workspace) -> Data:
     span = length * (2 if _finds_continuations(model) else 1)
-    if model.n_ctx is not None and span > model.n_ctx:
-        span = length = model.n_ctx // 2 * (2 if _finds_continuations(model) else 1)
     sequences = windows(
         read_documents(source), model.tokenizer, span, n=n, seed=config.seed, vocab_size=model.d_vocab,
         context=model.n_ctx,
     )  # fmt: skip
     for note in sequences.notes:
         work.note(f"{'Second text' if name == 'second_text' else 'Text'}: {note}")
-    return _measured(model, name, sequences, None, config, work)
+    return _measured(model, name, sequences, None, config, work, name == "second_text")
 
 
-def _of_random(model: HookedModel, name: str, length: int, n: int, config: Config, work: Workspace) -> Data:
+def _of_random(
+    model: HookedModel, name: str, length: int, n: int, config: Config, work: Workspace, is_second: bool
+) -> Data:
     vocabulary, around = _vocabulary(model), _around(model)
     room = length - len(around["prefix"]) - len(around["suffix"])
     span = room * (2 if _finds_continuations(model) else 1)
@@ -142,24 +165,38 @@ def _of_random(model: HookedModel, name: str, length: int, n: int, config: Confi
         )  # fmt: skip
         first = len(around["prefix"]) + span // 2
     else:
-        longest = min(31, (length - len(around["prefix"])) // 2)
+        longest, prefix = min(31, span // 2), around["prefix"]
         found = copied_segments(
-            vocabulary, length, n, shortest=min(8, longest), longest=longest, seed=config.seed, prefix=around["prefix"]
+            vocabulary,
+            span + len(prefix),
+            n,
+            shortest=min(8, longest),
+            longest=longest,
+            seed=config.seed,
+            prefix=prefix,
         )
         first = None
-    return _measured(model, name, found, first, config, work)
+    return _measured(model, name, found, first, config, work, is_second)
 
 
 def _measured(
-    model: HookedModel, name: str, sequences: Sequences, first: int | None, config: Config, work: Workspace
+    model: HookedModel,
+    name: str,
+    sequences: Sequences,
+    first: int | None,
+    config: Config,
+    work: Workspace,
+    is_second: bool,
 ) -> Data:
     """The data with its metric; ``first``: the position from which on tokens can be told from what came before."""
     kind, sequences, loss = _loss(model, sequences, first, config)
     measure = Measure(kind, "nats", loss, loss)
-    try:
-        scored_on, reported_on = halves(sequences.document.numpy(), config.seed)
-    except ValueError as error:
-        raise UserError(f"{name}: {error}; give a longer text or shorter sequences (--length)") from None
+    scored_on, reported_on = np.arange(len(sequences)), np.arange(0)
+    if not is_second:  # of the second data, importance is scored and nothing else
+        try:
+            scored_on, reported_on = split(sequences.document.numpy(), config.seed)
+        except ValueError as error:
+            raise UserError(f"{name}: {error}; give a longer text or shorter sequences (--length)") from None
     data = Data(name, sequences, measure, scored_on, reported_on)
     if config.metric == "accuracy":
         if not (kind.endswith("next token") or kind.startswith("loss of the decoder")):

@@ -27,7 +27,7 @@ Samples = Float[NDArray[np.float64], "sequence head"]
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """Scores of every head in every sequence of the scoring half.
+    """Scores of every head in every sequence of the scoring part.
 
     Attributes:
         heads: site, layer, head, in order of execution.

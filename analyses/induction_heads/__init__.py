@@ -16,12 +16,14 @@ the heads, what feeds them, and how far back they reach. docs/induction-heads.md
 # causes.py       loss without the strongest heads
 # feeding.py      which previous-token heads feed which induction heads
 # reaching.py     prefix matching at longer periods
+# formation.py    losses and heads at each checkpoint of a training run
 # patterns.py     the strongest heads' patterns on two sequences
 # schemas.py      what the tables look like
 
 from analyses.induction_heads import (
     causes,
     feeding,
+    formation,
     inputs,
     kinds,
     losses,
@@ -45,8 +47,10 @@ def run(model: HookedModel, config: Config, work: Workspace) -> Result:
     """All tables of the analysis.
 
     Raises:
-        UserError: the model reads no tokens, the settings do not fit its context or vocabulary, or the text is none.
+        UserError: the model reads no tokens, the settings do not fit its context or vocabulary, the text is none, or
+            there are no checkpoints where they were asked for.
     """
+    followed = formation.trainings(model, config)
     given = inputs.make(model, config, work)
     measured = work.step("attention", lambda: measures.measure(model, given, config, work))
     found = scores.Scores.of(model, measured["scores"], given)
@@ -60,6 +64,7 @@ def run(model: HookedModel, config: Config, work: Workspace) -> Result:
         "ablation": causes.table(model, given, top, config, work),
         "composition": feeding.table(model, given, top, config, work),
         "reach": reaching.table(model, given, found, config, work),
+        **formation.tables(model, followed, given, config, work),
         **work.step("patterns", lambda: patterns.tables(model, given, found, config)),
     }
     inputs.say_what_full_adds(model, config, work, ablates=len(tables["ablation"]) > 0)

@@ -4,14 +4,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 REPORT_REACH = 512
+PERIOD = 64
 
 
 @dataclass(frozen=True)
 class Config:
     """Score every head for induction, and find out what the model does with it."""
 
-    period: int = 64
-    """Random tokens before they repeat."""
+    period: int | None = None
+    """Random tokens before they repeat. None: 64, or as many as the model's context has room for."""
     repeats: int = 2
     """How many copies of them a sequence holds."""
     sequences: int = 32
@@ -55,6 +56,13 @@ class Config:
     """How many induction heads' patterns are kept, the strongest; one of each other kind is kept beside them."""
     shown_tokens: int = 64
     """Tokens of the sequences that patterns are kept of."""
+    checkpoints: tuple[str, ...] | None = None
+    """Follow loss and heads over training: a folder of the model's checkpoints, and one of a control to be shown beside
+    it. No folder: those that the model brings along."""
+    revisions: str | None = None
+    """Follow loss and heads over revisions of a hub model, with commas between: step0,step1000,step143000."""
+    checkpoint_sequences: int = 32
+    """Sequences that each checkpoint or revision is measured on, of every kind."""
     seed: int = 0
     """Seed of the tokens, the halves, the draws and the bootstraps."""
     tokens_per_pass: int = 1024
@@ -66,7 +74,7 @@ class Config:
         at_least = {
             "period": 2, "repeats": 2, "sequences": 2, "window": 2, "windows": 1, "early": 1, "around": 0, "draws": 1,
             "ablated_on": 1, "sources": 1, "targets": 1, "reach": 2, "reach_sequences": 2, "followed": 1, "shown": 1,
-            "shown_tokens": 8, "seed": 0, "tokens_per_pass": 1,
+            "shown_tokens": 8, "checkpoint_sequences": 2, "seed": 0, "tokens_per_pass": 1,
         }  # fmt: skip
         for name, least in at_least.items():
             if (value := getattr(self, name)) is not None and value < least:
@@ -81,6 +89,15 @@ class Config:
             )
         if self.ablated is not None and (not self.ablated or min(self.ablated) < 1):
             raise ValueError(f"ablated must name at least one number of heads, none below 1; got {self.ablated}")
+        if self.checkpoints is not None and self.revisions is not None:
+            raise ValueError("checkpoints are folders and revisions are a hub model's: give one of them")
+        if self.revisions is not None and not self.revision_names:
+            raise ValueError("revisions must name at least one revision, with commas between; got none")
+
+    @property
+    def revision_names(self) -> list[str]:
+        """The revisions to follow, each once."""
+        return list(dict.fromkeys(name.strip() for name in (self.revisions or "").split(",") if name.strip()))
 
     @property
     def is_full(self) -> bool:

@@ -173,9 +173,8 @@ def is_earlier(source: AttentionSite, target: AttentionSite) -> bool:
 
 def shared_keys(site: AttentionSite, head: int) -> list[int]:
     """The other query heads that read the same keys."""
-    group = site.n_heads // site.n_kv_heads
-    first = head - head % group
-    return [other for other in range(first, first + group) if other != head]
+    mine = site.kv_head_of(head)
+    return [other for other in range(site.n_heads) if other != head and site.kv_head_of(other) == mine]
 
 
 def _measured(

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from analyses.induction_heads.config import REPORT_REACH, Config
+from analyses.induction_heads.config import PERIOD, REPORT_REACH, Config
 from interp import HookedModel
 from interp.data import (
     SAMPLE,
@@ -50,9 +50,10 @@ class Inputs:
         return {name: sequences for name, sequences in known.items() if sequences is not None}
 
     @property
-    def described(self) -> dict[str, dict[str, str]]:
-        """What they are and the hash of their tokens, for the provenance."""
-        return {name: {"what": each.describe(), "sha256": each.hash()} for name, each in self.by_name.items()}
+    def described(self) -> dict[str, dict[str, Any]]:
+        """What they are and the hash of their tokens, for the provenance; of repeated tokens also the period."""
+        known = {name: {"what": each.describe(), "sha256": each.hash()} for name, each in self.by_name.items()}
+        return {**known, "repeated": {**known["repeated"], "period": self.repeated.period}}
 
     def units(self, data: str) -> NDArray[np.int64] | None:
         """Which sequences count as one observation: those of one document; None where each is its own."""
@@ -72,8 +73,13 @@ def make(model: HookedModel, config: Config, work: Workspace) -> Inputs:
             "many there are (vocab_size)"
         )
     vocabulary = _vocabulary(model)
-    size = {"period": config.period, "repeats": config.repeats, "n": config.sequences}
     around = around_sequences(model)
+    size = {"period": _period(model, config, work), "repeats": config.repeats, "n": config.sequences}
+    if model.tokenizer is None and around["prefix"]:
+        work.note(
+            f"Sequences of random tokens begin with token {around['prefix'][0]}, the beginning of a sequence by the "
+            "model's config (bos_token_id); it came without a tokenizer."
+        )
     repeated = repeated_tokens(vocabulary, **size, **around, seed=config.seed)
     unrepeated = unrepeated_tokens(vocabulary, **size, **around, seed=config.seed)
     if model.is_encoder_decoder:
@@ -83,10 +89,14 @@ def make(model: HookedModel, config: Config, work: Workspace) -> Inputs:
 
 def around_sequences(model: HookedModel) -> dict[str, Any]:
     """What `repeated_tokens` needs to know of the model: its special tokens around a text, and its context."""
-    tokenizer = model.tokenizer
-    prefix = [] if tokenizer is None else prefix_tokens(tokenizer)
-    suffix = [] if tokenizer is None else suffix_tokens(tokenizer)
-    return {"prefix": prefix, "suffix": suffix, "context": model.n_ctx}
+    prefix = [token for token in prefix_tokens(model.tokenizer, model.config) if 0 <= token < (model.d_vocab or 0)]
+    return {"prefix": prefix, "suffix": suffix_tokens(model.tokenizer), "context": model.n_ctx}
+
+
+def room(model: HookedModel) -> int | None:
+    """Positions of the context that special tokens leave; None where it has no end."""
+    around = around_sequences(model)
+    return None if model.n_ctx is None else model.n_ctx - len(around["prefix"]) - len(around["suffix"])
 
 
 def even_batches(sequences: Some, config: Config) -> list[Some]:
@@ -138,6 +148,21 @@ def say_what_full_adds(model: HookedModel, config: Config, work: Workspace, *, a
         )
     if config.draws is None:
         work.skip(f"{full.random_draws - config.random_draws} further random draws a set", "budget is report")
+
+
+def _period(model: HookedModel, config: Config, work: Workspace) -> int:
+    """The period that was asked for, or the usual one, shorter where the context has no room for it."""
+    if config.period is not None:
+        return config.period
+    longest = room(model)
+    fits = PERIOD if longest is None else longest // config.repeats
+    if fits >= PERIOD:
+        return PERIOD
+    work.note(
+        f"The period is {fits} tokens, not {PERIOD}: {config.repeats} copies have to fit the model's context of "
+        f"{model.n_ctx} positions."
+    )
+    return fits
 
 
 def _vocabulary(model: HookedModel) -> Vocabulary:

@@ -20,15 +20,13 @@ def tables(
     model: HookedModel, losses: pd.DataFrame, given: Inputs, config: Config, work: Workspace
 ) -> dict[str, pd.DataFrame]:
     """The tables ``loss_by_position`` and ``behaviour``, from the losses that `measures.measure` took."""
-    if why := why_no_loss(model):
+    why = why_no_loss(model)
+    behaviour = pd.DataFrame([*on_repeats(losses, given, config, why), in_context_learning(losses, given, config, why)])
+    if why:
         work.skip("everything that needs a loss", why)
-        rows = [*((metric, "repeated") for metric in _ON_REPEATS), ("in_context_learning", "text")]
-        return {"loss_by_position": empty(_BY_POSITION), "behaviour": pd.DataFrame([_none(*row, why) for row in rows])}
+        return {"loss_by_position": empty(_BY_POSITION), "behaviour": behaviour}
     parts = [_by_position(losses, data, given, config) for data in ("repeated", "unrepeated")]
-    return {
-        "loss_by_position": pd.concat(parts, ignore_index=True),
-        "behaviour": pd.DataFrame([*_on_repeats(losses, given, config), _in_context_learning(losses, given, config)]),
-    }
+    return {"loss_by_position": pd.concat(parts, ignore_index=True), "behaviour": behaviour}
 
 
 def empty(columns: dict[str, type]) -> pd.DataFrame:
@@ -55,8 +53,15 @@ def _by_position(losses: pd.DataFrame, data: str, given: Inputs, config: Config)
     )  # fmt: skip
 
 
-def _on_repeats(losses: pd.DataFrame, given: Inputs, config: Config) -> list[dict[str, object]]:
-    """Mean loss on the first copy, on the tokens of later copies that could be copied, and the difference."""
+def on_repeats(losses: pd.DataFrame, given: Inputs, config: Config, why: str = "") -> list[dict[str, object]]:
+    """Mean loss on the first copy, on the tokens of later copies that could be copied, and the difference.
+
+    Args:
+        losses: that `measures.measure` took.
+        why: the model has no loss, where it has none.
+    """
+    if why:
+        return [_none(metric, "repeated", why) for metric in _ON_REPEATS]
     wide = _wide(losses, "repeated")
     start, period = given.repeated.start, given.repeated.period
     # the first copy's first token has nothing of the copy before it; a later copy's is the first that can be told
@@ -66,9 +71,21 @@ def _on_repeats(losses: pd.DataFrame, given: Inputs, config: Config) -> list[dic
     return [_row(metric, "repeated", value.to_numpy(), None, config) for metric, value in values.items()]
 
 
-def _in_context_learning(losses: pd.DataFrame, given: Inputs, config: Config) -> dict[str, object]:
-    """Loss late in a window of text minus loss early, each averaged over some positions (Olsson et al. 2022)."""
+def on_text(losses: pd.DataFrame, given: Inputs, config: Config, why: str = "") -> dict[str, object]:
+    """Mean loss over the positions of text; arguments as in `on_repeats`."""
+    if why or given.text is None:
+        return _none("loss", "text", why or "no text was read")
+    return _row("loss", "text", _wide(losses, "text").mean(axis=1).to_numpy(), given.units("text"), config)
+
+
+def in_context_learning(losses: pd.DataFrame, given: Inputs, config: Config, why: str = "") -> dict[str, object]:
+    """Loss late in a window of text minus loss early, each averaged over some positions (Olsson et al. 2022).
+
+    Arguments as in `on_repeats`.
+    """
     metric, data = "in_context_learning", "text"
+    if why:
+        return _none(metric, data, why)
     if given.text is None:
         return _none(metric, data, "no text was read")
     wide, last = _wide(losses, data), given.text.n_positions - 1

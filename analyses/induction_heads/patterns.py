@@ -74,7 +74,7 @@ def _sequences(model: HookedModel, given: Inputs, config: Config) -> dict[str, S
     around = around_sequences(model)
     special = len(around["prefix"]) + len(around["suffix"])
     room = config.shown_tokens if model.n_ctx is None else min(config.shown_tokens, model.n_ctx)
-    period = min(config.period, (room - special) // 2)
+    period = min(given.repeated.period, (room - special) // 2)
     shown: dict[str, Sequences] = {
         "repeated": repeated_tokens(given.vocabulary, period, 2, 1, seed=config.seed, **around)
     }

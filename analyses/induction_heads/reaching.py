@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from analyses.induction_heads.config import Config
-from analyses.induction_heads.inputs import Inputs, arguments, around_sequences, even_batches
+from analyses.induction_heads.inputs import Inputs, arguments, around_sequences, even_batches, room
 from analyses.induction_heads.kinds import KINDS, Head, ranked
 from analyses.induction_heads.losses import empty
 from analyses.induction_heads.measures import Measure, scores_of
@@ -30,7 +30,7 @@ def table(model: HookedModel, given: Inputs, found: Scores, config: Config, work
     The heads are picked on the sequences of the table ``heads``; those here are others. With the period the number of
     copies stays what it is.
     """
-    periods = doubled(_SHORTEST, config.longest_period(_room(model)))
+    periods = doubled(_SHORTEST, config.longest_period(room(model)))
     heads = list(ranked(found.names, found.values[KINDS["induction"], "repeated"]))[: config.followed]
     if not periods or not heads:
         work.skip("reach", "no head has a score" if periods else f"a period of {_SHORTEST} does not fit the context")
@@ -49,12 +49,6 @@ def doubled(shortest: int, longest: int) -> list[int]:
         periods.append(shortest)
         shortest *= 2
     return [*periods, longest] if longest >= _SHORTEST else []
-
-
-def _room(model: HookedModel) -> int | None:
-    """Positions of the context that special tokens leave."""
-    around = around_sequences(model)
-    return None if model.n_ctx is None else model.n_ctx - len(around["prefix"]) - len(around["suffix"])
 
 
 def _at(model: HookedModel, given: Inputs, period: int, heads: list[Head], config: Config) -> pd.DataFrame:

@@ -35,6 +35,7 @@ def _holds_text(column: Any) -> bool:
 _INDEX = _whole(pa.Check.ge(0))
 _SHARE = _number(0.0, 1.0)
 _ENDS = {"ci_low": _number(), "ci_high": _number(), "n": _INDEX}
+_CHECKPOINT = {"run": _word(), "is_control": pa.Column(bool), "step": _INDEX, "checkpoint": _word()}
 _HEAD = {"site": _word(), "layer": _INDEX, "head": _INDEX}
 
 SCHEMAS = {
@@ -99,6 +100,37 @@ SCHEMAS = {
     ),
     "reach": pa.DataFrameSchema(
         {**_HEAD, "period": _whole(pa.Check.ge(2)), "value": _number(), "chance": _number(), **_ENDS, "note": _word()},
+        checks=[_INTERVAL],
+    ),
+    "formation": pa.DataFrameSchema(
+        {
+            **_CHECKPOINT,
+            "metric": _word(
+                "loss",
+                "in_context_learning",
+                "loss_first_copy",
+                "loss_later_copies",
+                "copying_gain",
+            ),
+            "data": _word(),
+            "value": _number(),
+            **_ENDS,
+            "note": _word(),
+        },
+        checks=[_INTERVAL],
+    ),
+    "formation_heads": pa.DataFrameSchema(
+        {
+            **_CHECKPOINT,
+            **_HEAD,
+            "metric": _word("prefix_matching", "previous_token"),
+            "data": _word(),
+            "value": _number(-1e-6, 1 + 1e-6),
+            **_ENDS,
+            "chance": _SHARE,
+            "control": _number(),
+            "note": _word(),
+        },
         checks=[_INTERVAL],
     ),
     "patterns": pa.DataFrameSchema(

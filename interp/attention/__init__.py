@@ -3,6 +3,7 @@
 from . import edits, probes
 from .bias import AlibiSlopes, RelativeBuckets
 from .core import NonFiniteError, attend
+from .divergences import Divergences, head_divergences
 from .mask import Mask
 from .reference import reference
 from .rows import Block, Rows, Site, SiteShape
@@ -11,6 +12,7 @@ from .traces import Trace, Traces
 __all__ = [
     "AlibiSlopes",
     "Block",
+    "Divergences",
     "Mask",
     "NonFiniteError",
     "RelativeBuckets",
@@ -21,6 +23,7 @@ __all__ = [
     "Traces",
     "attend",
     "edits",
+    "head_divergences",
     "probes",
     "reference",
 ]

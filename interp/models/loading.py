@@ -16,11 +16,13 @@ from transformers import PreTrainedModel
 
 from interp.errors import UserError
 from interp.models.checkpoints import check_finite, load_transformers, locate
+from interp.models.examples import fitting, read_example
 from interp.models.files import read_json
 from interp.models.hooked import HookedModel
 from interp.models.huggingface import hook
 from interp.models.module import hook_module
 from interp.models.projections import Declaration
+from interp.models.pruned_folder import is_pruned
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -51,10 +53,13 @@ def load(
 
     Args:
         model: a bundled name (``smollm2-135m``, ``minilm``, ``tiny-2l``), a folder, a ``.gguf`` file, a hub name, a
-            factory as ``package.module:function``, a model of transformers or `interp.models.transformer` that is
+            factory as ``package.module:function`` (which returns a module, a module and its example, or what this
+            function made of them), a model of transformers or `interp.models.transformer` that is
             loaded already, or any ``nn.Module`` (these are hooked in place).
         example: for a module of one's own: what it is run on once, to find its attention (a tensor, a tuple or a dict
-            of arguments). Random token ids when it is left out and the module has an embedding.
+            of arguments), or the path of a file that holds it (:func:`interp.models.examples.read_example`). Token ids
+            from a file also say how long its inputs may be, where ``n_ctx`` does not. Random token ids when it is left
+            out and the module has an embedding.
         device: where to put it; pass ``device_map="auto"`` instead for a model larger than one device.
         dtype: of the weights; "auto" is what they were saved in.
         revision: branch, tag or commit of a hub model.
@@ -72,11 +77,21 @@ def load(
     if device is not None and "device_map" in from_pretrained:
         raise UserError("device puts a whole model on one device, device_map spreads it over several: give one of them")
     name = None
+    if isinstance(example, (str, Path)):
+        example = read_example(example)
+        if n_ctx is None and isinstance(example, torch.Tensor) and not example.is_floating_point():
+            n_ctx = example.shape[1]
     if isinstance(model, str) and _FACTORY.fullmatch(model):
-        name, (model, example) = model, _made_by(model, example)
+        name, made, example = model, *_made_by(model, example)
+        if isinstance(made, HookedModel):
+            return _as_asked(made, name, device, dtype)
+        model = made
     if isinstance(model, str):
         if example is not None or forward is not None or sites is not None:
-            raise UserError("example, forward and sites are for a module of one's own, not for a model by name")
+            raise UserError(
+                "example (--tokens), forward and sites are for a module of one's own, package.module:function, and "
+                f"{model} is a model by name"
+            )
         hooked = _by_name(model, revision, device, dtype, trust_remote_code, tokenizer, declarations, from_pretrained)
     elif isinstance(model, nn.Module):
         if revision is not None or from_pretrained:
@@ -90,8 +105,9 @@ def load(
         elif _is_own(model):
             hooked = _hook_own(model, tokenizer, info)
         else:
+            given = _tokens_for(model) if example is None else fitting(example, model)
             hooked = hook_module(
-                model, _tokens_for(model) if example is None else example, forward=forward, sites=sites,
+                model, given, forward=forward, sites=sites,
                 declarations=declarations, tokenizer=tokenizer, info=info, n_ctx=n_ctx,
             )  # fmt: skip
     else:
@@ -105,6 +121,8 @@ def _by_name(
     name: str, revision: str | None, device: Any, dtype: Any, trust_remote_code: bool,
     tokenizer: PreTrainedTokenizerBase | None, declarations: Sequence[Declaration], from_pretrained: dict[str, Any],
 ) -> HookedModel:  # fmt: skip
+    if (pruned := _pruned(name, revision, device, dtype, trust_remote_code, tokenizer, from_pretrained)) is not None:
+        return pruned
     checkpoint = locate(name, revision=revision)
     info = {
         "name": checkpoint.name,
@@ -123,6 +141,24 @@ def _by_name(
     return hook(
         loaded.model, tokenizer=tokenizer or loaded.tokenizer, info=info,
         output_head_loaded=loaded.output_head_loaded, declarations=declarations,
+    )  # fmt: skip
+
+
+def _pruned(
+    name: str, revision: str | None, device: Any, dtype: Any, trust_remote_code: bool,
+    tokenizer: PreTrainedTokenizerBase | None, from_pretrained: dict[str, Any],
+) -> HookedModel | None:  # fmt: skip
+    """The model in a folder that was saved by `interp.models.pruning`; None for any other name."""
+    folder = Path(name).expanduser()
+    if not is_pruned(folder):
+        return None
+    from interp.models.pruning.loading import load_pruned
+
+    if revision is not None:
+        raise UserError(f"a revision is for hub models; {name} is on this machine, and {revision!r} was asked for")
+    return load_pruned(
+        folder, name, device=device, dtype=dtype, trust_remote_code=trust_remote_code, tokenizer=tokenizer,
+        from_pretrained=from_pretrained,
     )  # fmt: skip
 
 
@@ -146,8 +182,9 @@ def _hook_own(model: Any, tokenizer: PreTrainedTokenizerBase | None, info: dict[
     return hook_transformer(model, tokenizer=tokenizer, info=info)
 
 
-def _made_by(factory: str, example: Any) -> tuple[nn.Module, Any]:
-    """The module that ``package.module:function`` makes, and its example, which the function may return beside it."""
+def _made_by(factory: str, example: Any) -> tuple[nn.Module | HookedModel, Any]:
+    """The module that ``package.module:function`` makes, and its example, which the function may return beside it; or
+    the hooked model that it makes."""
     path, _, name = factory.partition(":")
     if "" not in sys.path:
         sys.path.insert(0, "")  # a module beside the working directory, as `python -m` would find it
@@ -165,11 +202,24 @@ def _made_by(factory: str, example: Any) -> tuple[nn.Module, Any]:
         raise UserError(f"{factory}() raised {type(error).__name__}: {error}") from error
     if isinstance(made, tuple) and len(made) == 2:
         made, example = made[0], made[1] if example is None else example
-    if not isinstance(made, nn.Module):
+    if isinstance(made, HookedModel) and example is not None:
+        raise UserError(f"{factory}() returned a hooked model, which has its example already: leave --tokens out")
+    if not isinstance(made, nn.Module | HookedModel):
         raise UserError(
-            f"{factory}() must return a module, or a module and an example input; got {type(made).__name__}"
+            f"{factory}() must return a module, a module and an example input, or interp.load(module, …); got "
+            f"{type(made).__name__}"
         )
     return made, example
+
+
+def _as_asked(hooked: HookedModel, name: str, device: Any, dtype: Any) -> HookedModel:
+    """A hooked model that a factory made, under the factory's name, moved where it was asked for."""
+    _move(hooked.module, device, dtype)
+    hooked.info |= {
+        "name": name, "source": f"factory {name}", "device": str(hooked.device),
+        "dtype": str(hooked.dtype).removeprefix("torch."),
+    }  # fmt: skip
+    return hooked
 
 
 def _public(module: Any) -> list[str]:
@@ -215,5 +265,5 @@ def _tokens_for(model: nn.Module) -> torch.Tensor:
             "of its input (a tensor, a tuple or a dict of arguments)"
         )
     generator = torch.Generator().manual_seed(0)
-    shortest = min(child.num_embeddings for child in embeddings)
-    return torch.randint(0, embeddings[0].num_embeddings, (2, min(8, shortest)), generator=generator)
+    fewest = min(child.num_embeddings for child in embeddings)  # which one is that of the tokens is not known yet
+    return torch.randint(0, fewest, (2, min(8, fewest)), generator=generator)

@@ -7,13 +7,11 @@ it is.
 
 from __future__ import annotations
 
-import inspect
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
-from types import MappingProxyType
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,15 +19,17 @@ from torch import Tensor, nn
 
 from interp.errors import UserError
 from interp.models import projections
+from interp.models.examples import described
 from interp.models.hooked import HookedModel
-from interp.models.inputs import Batch, TransformersInputs
 from interp.models.interception import AttentionCall, How, Interceptor, SoftmaxCall, patched_flex
+from interp.models.module_inputs import IN_A_FACTORY, ModuleInputs, moved
+from interp.models.owners import owner
 from interp.models.sites import AttentionSite
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-__all__ = ["ModuleInputs", "hook_module"]
+__all__ = ["hook_module"]
 
 _THREE_LINES = (
     "the smallest change that helps is to let it call the core: "
@@ -93,7 +93,10 @@ def hook_module(
     seam.explore(called, inputs)
     found = _chosen(seam.sightings, sites)
     model = HookedModel(called, (), tokenizer=tokenizer, info=dict(info or {}), inputs=inputs)
-    model.sites = tuple(_site(i, name, seen, module, declarations) for i, (name, seen) in enumerate(found.items()))
+    inside = "" if forward is None else "module."  # of what stands between the module and its caller
+    model.sites = tuple(
+        _site(i, name, seen, module, declarations, inside) for i, (name, seen) in enumerate(found.items())
+    )
     seam.attach(model, {(s.path, s.call_number): site for s, site in zip(found.values(), model.sites, strict=True)})
     model.n_ctx = inputs.n_ctx = n_ctx
     model.d_vocab = inputs.d_vocab = seam.d_vocab
@@ -106,83 +109,6 @@ def hook_module(
         "model_built_patterns": [name for name, s in found.items() if _is_dense(s)],
     }
     return model
-
-
-class ModuleInputs(TransformersInputs):
-    """Inputs of any module: tokens are its first argument, everything else is passed by name."""
-
-    def __init__(self, module: nn.Module, example: Any, forward: Callable[..., Any] | None) -> None:
-        super().__init__()
-        self.n_ctx: int | None = None
-        self.d_vocab: int | None = None
-        signature = inspect.signature(_innermost(module).forward if forward is None else partial(forward, module))
-        self.names = [n for n, p in signature.parameters.items() if p.kind is not p.VAR_KEYWORD]
-        if isinstance(example, Mapping):
-            self.arguments = dict(example)
-        else:
-            given = example if isinstance(example, tuple) else (example,)
-            try:
-                self.arguments = dict(signature.bind(*given).arguments)
-            except TypeError as error:
-                raise UserError(
-                    f"{type(module).__name__}.forward{signature} does not take the example ({error}): pass example= "
-                    "as a dict or tuple of its arguments, or forward=lambda module, tokens: module(tokens, …)"
-                ) from error
-        if not self.arguments:
-            raise UserError("example= must hold at least one input: a tensor, a tuple or a dict of arguments")
-
-    def example(self, model: HookedModel) -> dict[str, Any]:
-        """The example that the module was explored on."""
-        return {"inputs": dict(self.arguments)}
-
-    def batch(
-        self, model: HookedModel, tokens: Any = None, valid: Tensor | None = None, decoder_tokens: Any = None,
-        decoder_valid: Any = None, inputs: Mapping[str, Any] = MappingProxyType({}),
-    ) -> Batch:  # fmt: skip
-        """Arguments by name, the tokens as the first of them."""
-        if decoder_tokens is not None or decoder_valid is not None:
-            raise UserError(f"{type(model.module).__name__} takes its inputs by name: {', '.join(self.names)}")
-        arguments = dict(inputs)
-        if tokens is not None:
-            first = self.names[0]
-            if first in arguments:
-                raise UserError(f"tokens are this module's first argument, {first!r}, which is given as well")
-            arguments[first] = self._tokens(tokens, model)
-        if valid is not None:
-            if "valid" not in self.names:
-                raise UserError(
-                    "how this module is told about padding is not known: pass it as the module's own argument, or give "
-                    "interp.load a forward=lambda module, tokens, valid: …"
-                )
-            arguments["valid"] = valid
-        if not arguments:
-            raise UserError(f"run() needs tokens or the module's own inputs: {', '.join(self.names)}")
-        device = model.device
-        moved = {k: v.to(device) if isinstance(v, Tensor) else v for k, v in arguments.items()}
-        return Batch(moved, {} if valid is None else {"": valid.to(device)})
-
-    def _tokens(self, tokens: Any, model: HookedModel) -> Tensor:
-        if not isinstance(tokens, Tensor):
-            if len({len(row) for row in tokens}) > 1:
-                raise UserError(
-                    "sequences of different lengths need padding, which only the module's owner can arrange"
-                )
-            tokens = torch.as_tensor(tokens)
-        if not tokens.is_floating_point():
-            if self.n_ctx is not None and tokens.shape[-1] > self.n_ctx:
-                raise UserError(f"{tokens.shape[-1]} tokens are more than the module's context of {self.n_ctx}")
-            if self.d_vocab is not None and tokens.numel() and int(tokens.max()) >= self.d_vocab:
-                raise UserError(f"token ids must be below {self.d_vocab}; got {int(tokens.max())}")
-        return tokens
-
-
-def _innermost(module: nn.Module) -> nn.Module:
-    """The module whose forward names the inputs: that inside wrappers such as ``nn.DataParallel``."""
-    kinds = {p.kind for p in inspect.signature(module.forward).parameters.values()}
-    inner = getattr(module, "module", None)
-    if inspect.Parameter.VAR_POSITIONAL in kinds and isinstance(inner, nn.Module):
-        return _innermost(inner)
-    return module
 
 
 class _Called(nn.Module):
@@ -203,6 +129,8 @@ class _Seam:
     module: nn.Module
     sightings: list[Sighting] = field(default_factory=list)
     d_vocab: int | None = None
+    first: Tensor | None = None
+    embedded: int | None = None
     batch: int | None = None
     model: HookedModel | None = None
     places: dict[tuple[str, int], AttentionSite] = field(default_factory=dict)
@@ -214,20 +142,26 @@ class _Seam:
 
     def explore(self, called: nn.Module, inputs: ModuleInputs) -> None:
         """Run the module once and note every attention call."""
-        example = inputs.arguments
+        example = moved(inputs.arguments, next(self.module.parameters(), torch.empty(0)).device)
         first = next((v for v in example.values() if isinstance(v, Tensor)), None)
         self.batch = None if first is None or first.ndim == 0 else first.shape[0]
+        self.first = first
         self._wrap()
         self.exploring = True
         training = self.module.training
         self.module.eval()
         try:
             with torch.no_grad():
-                output = called(**example)
-        except TypeError as error:
+                called(**example)
+        except (UserError, MemoryError):
+            raise
+        except Exception as error:  # whatever a person's code raises is theirs to know
+            if "memory" in str(error):  # that there is too little is said elsewhere
+                raise
             raise UserError(
-                f"{type(self.module).__name__} could not be run on the example ({error}): pass example= as a dict of "
-                "its arguments, or forward=lambda module, **inputs: …"
+                f"{type(self.module).__name__} could not be run on the example ({described(example)}): it raised "
+                f"{type(error).__name__}: {error}. Pass example= as it takes it, a dict of its arguments where it has "
+                f"several, or forward=lambda module, **inputs: …. {IN_A_FACTORY}"
             ) from error
         finally:
             self.exploring = False
@@ -235,7 +169,7 @@ class _Seam:
         if not self.sightings:
             raise UserError(_nothing_seen(self.module))
         if first is not None and not first.is_floating_point():
-            self.d_vocab = _vocabulary(self.module, output)
+            self.d_vocab = self.embedded or _vocabulary(self.module)
 
     def attach(self, model: HookedModel, places: dict[tuple[str, int], AttentionSite]) -> None:
         self.model, self.places = model, places
@@ -244,6 +178,7 @@ class _Seam:
         """Watch the module's calls whenever it runs while something is read or edited."""
         forward = self.module.forward
 
+        @wraps(forward)  # with its signature, so that the module can be loaded again
         def watched(*args: Any, **kwargs: Any) -> Any:
             if not self.exploring and not self._active:
                 return forward(*args, **kwargs)
@@ -253,9 +188,23 @@ class _Seam:
                 self._track(stack)
                 stack.enter_context(patched_flex(self, self.module))
                 stack.enter_context(Interceptor(self))
-                return forward(*args, **kwargs)
+                return forward(*args, **kwargs) if self.exploring else self._called(forward, args, kwargs)
 
         self.module.forward = watched  # type: ignore[method-assign]
+
+    def _called(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The forward, with what it raises on inputs that do not fit said in words."""
+        try:
+            return forward(*args, **kwargs)
+        except (IndexError, AssertionError, RuntimeError) as error:
+            if "memory" in str(error):  # that there is too little is said elsewhere
+                raise
+            given = described({**{f"argument {place}": value for place, value in enumerate(args)}, **kwargs})
+            raise UserError(
+                f"{type(self.module).__name__} raised {type(error).__name__} on {given}: {error}. If its inputs may "
+                "not be so long, say how long: interp.load(module, example, n_ctx=…), or --tokens with sequences of "
+                "that length"
+            ) from error
 
     def _track(self, stack: ExitStack) -> None:
         """Keep track of which module runs. Only while watching: hooks keep PyTorch from its fast paths."""
@@ -275,6 +224,8 @@ class _Seam:
 
     def _enter(self, path: str, module: nn.Module, args: Any) -> None:
         self.stack.append((path, module))
+        if self.exploring and isinstance(module, nn.Embedding) and args and args[0] is self.first:
+            self.embedded = module.num_embeddings
 
     def _leave(self, module: nn.Module, args: Any, output: Any) -> None:
         self.stack.pop()
@@ -333,14 +284,15 @@ class _Seam:
 
 
 def _site(
-    layer: int, name: str, sighting: Sighting, module: nn.Module, declarations: Sequence[projections.Declaration]
-) -> AttentionSite:
+    layer: int, name: str, sighting: Sighting, module: nn.Module, declarations: Sequence[projections.Declaration],
+    inside: str,
+) -> AttentionSite:  # fmt: skip
     return AttentionSite(
         name=name,
         layer=layer,
         stack="",
         kind="cross" if sighting.cross else "self",
-        path=sighting.path,
+        path=f"{inside}{sighting.path}".rstrip("."),
         module=sighting.module,
         n_heads=sighting.n_heads,
         n_kv_heads=sighting.n_kv_heads,
@@ -414,8 +366,8 @@ def _chosen(sightings: list[Sighting], sites: Mapping[str, str] | Collection[str
     return {name: sighting for name, sighting in found.items() if name in sites}
 
 
-def _vocabulary(module: nn.Module, output: Any) -> int | None:
-    """Size of the vocabulary of a module that takes token ids: rows of its first embedding."""
+def _vocabulary(module: nn.Module) -> int | None:
+    """Size of the vocabulary where no embedding was seen to take the token ids as they are: rows of the first one."""
     return next((child.num_embeddings for child in module.modules() if isinstance(child, nn.Embedding)), None)
 
 
@@ -439,6 +391,11 @@ def _refuse_opaque(module: nn.Module) -> None:
 
 
 def _nothing_seen(module: nn.Module) -> str:
+    if any(owner(child) is not None for child in module.modules()):
+        return (
+            f"{type(module).__name__} ran, but its attention belongs to a model that was hooked before: read and edit "
+            "it through that HookedModel (a bridge made by model.bridge through model)"
+        )
     named = [f"{p} ({type(m).__name__})" for p, m in module.named_modules() if "att" in type(m).__name__.lower()]
     about = f"modules named after attention: {', '.join(named[:6])}" if named else "no module is named after attention"
     return (

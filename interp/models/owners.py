@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from interp.attention import Mask, attend
+from interp.models.groups import for_query_heads
 
 if TYPE_CHECKING:
     from interp.models.hooked import HookedModel
@@ -42,8 +43,10 @@ def attend_at(
     softcap: float | None = None,
 ) -> Tensor:
     """Attention of one module [batch, head, position, d_head], with the probes and edits of the model it belongs to."""
+    if query.shape[1] == 0:  # every head was pruned: there is no site, and nothing to compute
+        return query.new_zeros(*query.shape[:3], value.shape[3])
     found = owner(module)
     if found is None:
-        return attend(query, key, value, mask, scale, softcap)
+        return attend(query, *for_query_heads(module, key, value), mask, scale, softcap)
     model, site = found
     return model.attend(site, query, key, value, mask, scale, softcap)

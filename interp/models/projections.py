@@ -11,12 +11,13 @@ from dataclasses import dataclass, replace
 from itertools import product
 from typing import Literal
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 from interp.errors import UserError
 from interp.models import stacks
+from interp.models.groups import kv_index
 
 #: How the output features of a fused projection are ordered: all queries, all keys, all values ("blocks"), or, for each
 #: kv head, its queries, its key, its value ("grouped").
@@ -80,7 +81,8 @@ class AttentionModule:
         output_path: name of the output projection within the model.
         layout: of the fused projection.
         n_heads: number of query heads.
-        n_kv_heads: number of key and value heads; query head h reads kv head ``h // (n_heads // n_kv_heads)``.
+        n_kv_heads: number of key and value heads; query head h reads kv head ``h // (n_heads // n_kv_heads)``, or what
+            `groups.kv_index` says where heads were pruned.
         d_head: features per head.
     """
 
@@ -108,6 +110,7 @@ class HeadWeights:
         b_O: added once per module, not per head.
         unread: the module's other parameters, by name: ``q_norm``, ``sinks``, ``relative_attention_bias``, …
         clip: q, k and v are clamped to [−clip, clip]; None: they are not.
+        kv_index: the kv head that each query head reads, where groups were pruned unevenly; None: alike.
     """
 
     W_Q: Float[Tensor, "n_heads d_model d_head"]
@@ -120,9 +123,12 @@ class HeadWeights:
     b_O: Float[Tensor, " d_model"] | None = None  # noqa: N815
     unread: tuple[str, ...] = ()
     clip: float | None = None
+    kv_index: Int[Tensor, " n_heads"] | None = None
 
     def for_query_heads(self, per_kv_head: Tensor) -> Tensor:
         """W_K, W_V, b_K or b_V once for each query head that reads it (a copy where heads share one)."""
+        if self.kv_index is not None:
+            return per_kv_head[self.kv_index]
         return per_kv_head.repeat_interleave(self.W_Q.shape[0] // self.W_K.shape[0], dim=0)
 
 
@@ -157,6 +163,7 @@ def attention_modules(
     model: nn.Module,
     declarations: Sequence[Declaration] = (),
     unknown: Literal["raise", "skip"] = "raise",
+    unreadable: dict[str, UnknownAttentionError] | None = None,
 ) -> list[AttentionModule]:
     """The attention modules of a model, in the order in which they are registered, which is that of execution.
 
@@ -164,6 +171,8 @@ def attention_modules(
         model: of transformers, bare or wrapped.
         declarations: for modules that are not known here; they come before what is known.
         unknown: what to do about a module that is called attention and holds projections that are not known.
+        unreadable: where it is given, modules whose projections are known and cannot be read (an adapter, sizes that do
+            not fit together) are put there with the reason, by path, instead of raising.
 
     Raises:
         UnknownAttentionError: there is such a module, or one whose sizes do not fit together.
@@ -171,10 +180,16 @@ def attention_modules(
     found: list[AttentionModule] = []
     for path, module in model.named_modules():
         declared = next((d for d in (*declarations, *_KNOWN) if _fits(model, path, module, d)), None)
-        if declared is not None:
+        if declared is None:
+            continue
+        try:
             found.append(_read(model, path, module, declared))
+        except UnknownAttentionError as reason:
+            if unreadable is None:
+                raise
+            unreadable[path] = reason
     if unknown == "raise":
-        _check_unknown(model, {attention.path for attention in found})
+        _check_unknown(model, {*(attention.path for attention in found), *(unreadable or {})})
     places = stacks.places([attention.path for attention in found])
     return [replace(attention, **place._asdict()) for attention, place in zip(found, places, strict=True)]
 
@@ -211,6 +226,7 @@ def head_weights(attention: AttentionModule) -> HeadWeights:
         b_O=b_O,
         unread=tuple(dict.fromkeys(name.partition(".")[0] for name in unread)),
         clip=_clip(attention.module),
+        kv_index=kv_index(attention.module),
     )
 
 
@@ -283,7 +299,7 @@ def _read(model: nn.Module, path: str, module: nn.Module, declared: Declaration)
     expected["output"] = n_heads * d_head
     if "query" in width:
         expected["query"] = n_heads * d_head
-    if expected != width or (n_kv_heads and n_heads % n_kv_heads):
+    if expected != width or (n_kv_heads and kv_index(module) is None and n_heads % n_kv_heads):
         raise UnknownAttentionError(
             f"{path} ({type(module).__name__}): {n_heads} heads of {d_head} over {n_kv_heads} kv heads need "
             f"projections of {expected} features, they have {width} (gated queries? keys and values of two widths?)"
@@ -334,12 +350,17 @@ def _check_unknown(model: nn.Module, known: set[str]) -> None:
         (path, module)
         for path, module in model.named_modules()
         if re.search(r"attention|attn", type(module).__name__, re.IGNORECASE)
-        and sum(isinstance(child, nn.Linear | Conv1D) for child in module.modules()) >= 2
+        and (sum(isinstance(child, nn.Linear | Conv1D) for child in module.modules()) >= 2 or _is_torchs(module))
         and not any(path == k or path.startswith(f"{k}.") or k.startswith(f"{path}.") for k in known)
     ]
     if not suspects:
         return
     path, module = suspects[-1]  # the innermost of nested ones comes later
+    if _is_torchs(module):
+        raise UnknownAttentionError(
+            f"{path} is an nn.MultiheadAttention, whose projections are one parameter and no children that could be "
+            "declared; interp.load(module, example) reads its heads and their weights"
+        )
     children = ", ".join(f"{name} ({_describe(child)})" for name, child in module.named_modules() if name)
     kind = type(module).__name__
     raise UnknownAttentionError(
@@ -347,6 +368,10 @@ def _check_unknown(model: nn.Module, known: set[str]) -> None:
         f'Declaration(output="…", query="…", key="…", value="…", classes=("{kind}",)), or '
         f'Declaration(output="…", fused="…", layout="blocks" or "grouped", classes=("{kind}",))'
     )
+
+
+def _is_torchs(module: nn.Module) -> bool:
+    return isinstance(module, nn.MultiheadAttention)
 
 
 def _describe(module: nn.Module) -> str:

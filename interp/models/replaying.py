@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from interp.models.module_inputs import ModuleInputs
 from interp.models.stacks import layer_path
 
 if TYPE_CHECKING:
@@ -18,7 +19,10 @@ __all__ = ["blocks_before", "outputs_of", "replayed", "runs_before"]
 
 
 def blocks_before(model: "HookedModel", heads: Iterable[tuple[str, int]]) -> list[nn.Module]:
-    """The layers of a stack before all of some heads, in order; none where the heads lie in several stacks."""
+    """The layers of a stack before all of some heads, in order; none where the heads lie in several stacks, and in a
+    module of one's own, whose layers need not read what the one before them returned."""
+    if isinstance(model.inputs, ModuleInputs):
+        return []
     paths = [layer_path(model.site(site).path) for site, _ in heads]
     stacks = {path.rpartition(".")[0] for path in paths}
     if len(stacks) > 1 or "" in stacks:

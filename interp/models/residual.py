@@ -12,6 +12,7 @@ from typing import Any, Literal
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from interp.errors import UserError
 from interp.models.norms import Norm, read_norm
 from interp.models.projections import AttentionModule
 from interp.models.stacks import layer_path
@@ -84,8 +85,14 @@ def residual_stream(
             tokens or images.
 
     Raises:
-        UserError: no example can be made up, or a norm is of an unknown kind.
+        UserError: no example can be made up, a norm is of an unknown kind, or the model does not say what its embedding
+            and unembedding are.
     """
+    if not hasattr(model, "get_output_embeddings"):
+        raise UserError(
+            f"the embedding and the unembedding of {type(model).__name__} are not known: it has no "
+            "get_input_embeddings() and get_output_embeddings(), as models of transformers have"
+        )
     reader = _Reader(model, attentions, example)
     norms = {a.path: reader.around(a) for a in attentions if a.output_path in reader.seen.written}
     if reader.unembedding is None:

@@ -14,6 +14,7 @@ from interp.attention import Mask, Trace, attend
 from interp.attention.dense import mask_of_scores, read_pattern
 from interp.attention.edits import Edit
 from interp.errors import UserError
+from interp.models.groups import for_query_heads
 from interp.models.recording import Recording, site_mask
 from interp.models.sites import AttentionSite
 
@@ -78,6 +79,7 @@ class Seam:
         mask = site_mask(mask, site, self.recording, query.device)
         for hooks in self.hooks:
             query, key, value = hooks.on_inputs(site, query, key, value)
+        key, value = for_query_heads(site.module, key, value)
         where = site.core_site
         if recording is None:
             output = attend(query, key, value, mask, scale, softcap, edits=edits, site=where)

@@ -11,6 +11,7 @@ from torch import nn
 from interp.attention import Site
 from interp.attention.edits import Edit
 from interp.errors import UserError
+from interp.models.groups import kv_index
 
 __all__ = ["AttentionSite", "NeverReachedError", "check_addresses", "check_reached", "find_site", "listed", "site_name"]
 
@@ -32,7 +33,8 @@ class AttentionSite:
         layer: its layer within its stack. ``stack``: "encoder", "decoder", "" where a model has one stack.
         kind: "self", or "cross" where keys and values come from the other stack.
         path: the module's name within the model; ``module``: the module.
-        n_heads, n_kv_heads, d_head: query head h reads kv head ``h // (n_heads // n_kv_heads)``.
+        n_heads, n_kv_heads, d_head: query head h reads kv head ``h // (n_heads // n_kv_heads)``, unless groups were
+            pruned unevenly: see :meth:`kv_head_of`.
         source: "core", or "softmax" where the model computes its own attention.
         weights: gives the per-head weights (:class:`interp.models.projections.HeadWeights`), or raises a UserError
             that says why they are not known.
@@ -51,6 +53,11 @@ class AttentionSite:
     source: Source
     weights: Callable[[], object] = field(repr=False)
     projections: Mapping[str, nn.Module] = field(default_factory=dict, repr=False)
+
+    def kv_head_of(self, head: int) -> int:
+        """The kv head that a query head reads."""
+        index = kv_index(self.module)
+        return head // (self.n_heads // self.n_kv_heads) if index is None else int(index[head])
 
     @property
     def core_site(self) -> Site:

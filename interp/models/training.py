@@ -172,24 +172,24 @@ def loss_of(model: nn.Module, batch: Batch, balance: float = 0.0) -> tuple[Float
 def checkpoint_folders(folder: str | Path) -> dict[int, Path]:
     """The checkpoints in a folder by their step, ascending: subfolders whose name ends in the step's number.
 
-    Understands ``step-000500``, ``checkpoint-500`` and ``step500``, in the folder or in its ``checkpoints/``.
+    Understands ``step-000500``, ``checkpoint-500`` and ``step500``, in the folder or in its ``checkpoints/``. Whether a
+    checkpoint is whole shows when it is loaded.
 
     Raises:
         UserError: there is none, or two of one step.
     """
     folder = Path(folder)
-    places = [*folder.glob("checkpoints/*/config.json"), *folder.glob("*/config.json")]
     found: dict[int, Path] = {}
-    for place in (file.parent for file in places):
+    for place in (*folder.glob("checkpoints/*"), *folder.glob("*")):
         number = re.fullmatch(r"(?:step|checkpoint)[-_]?(\d+)", place.name)
-        if number is None:
+        if number is None or not place.is_dir():
             continue
         step = int(number[1])
         if step in found:
             raise UserError(f"{folder} has two checkpoints of step {step}: {found[step].name} and {place.name}")
         found[step] = place
     if not found:
-        raise UserError(f"{folder} holds no checkpoints (subfolders step-N or checkpoint-N with a config.json)")
+        raise UserError(f"{folder} holds no checkpoints (subfolders step-N or checkpoint-N)")
     return dict(sorted(found.items()))
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from interp.attention.probes import MaxWeight
 from interp.errors import UserError
+from interp.models.groups import is_regrouped
 from interp.models.inputs import Batch
 
 if TYPE_CHECKING:
@@ -29,11 +30,12 @@ class VerificationError(UserError):
 def verify(model: HookedModel) -> dict[str, Any]:
     """Compare the output with the untouched model's on a small input, one sequence of it padded, while a probe reads.
 
-    The yardstick is how far the model's own eager and SDPA outputs are apart on the same input; where a family has no
-    SDPA, how far its eager output moves when every score is scaled by one rounding unit of its dtype. The core may be
-    at most ``max(3 × that, floor · max|output|)`` away from SDPA (from eager where there is no SDPA). The floor is 1e-5
-    in float32 and float64, and four rounding units in float16 and bfloat16. There a rounding may exchange two experts
-    of a mixture, so the three quarters of positions that are nearest are compared; in float32 and float64, all. A
+    The yardstick is how far the model's own eager and SDPA outputs are apart on the same input; where it has only one
+    of them (a family without SDPA, a model with uneven groups), how far that output moves when every score is scaled by
+    one rounding unit of its dtype. The core may be at most ``max(3 × that, floor · max|output|)`` away from SDPA (from
+    eager where there is no SDPA). The floor is 1e-5 in float32 and float64, and four rounding units in float16 and
+    bfloat16. There a rounding may exchange two experts of a mixture, so the three quarters of positions that are
+    nearest are compared; in float32 and float64, all. A
     model that computes its own attention and has no second implementation is compared with itself unread.
 
     Returns:
@@ -52,10 +54,11 @@ def verify(model: HookedModel) -> dict[str, Any]:
         ours, what = _output(model.run(**arguments, probes=[MaxWeight()]).output)
         batch = _batch(model, arguments)
         own: dict[str, Tensor] = {}
-        for name in _own_attention(model):
+        names = _own_attention(model)
+        for name in names:
             with implementation(model.module, name):  # type: ignore[arg-type]
                 own[name] = _output(model.module(**batch.arguments))[0]
-                if name == "eager" and "sdpa" not in own:
+                if len(names) == 1:
                     with _nudged(model):
                         own["nudged"] = _output(model.module(**batch.arguments))[0]
         if not own:
@@ -81,8 +84,13 @@ def verify(model: HookedModel) -> dict[str, Any]:
 def _own_attention(model: HookedModel) -> tuple[str, ...]:
     """transformers' attention functions that the model has, the one to compare with first; none where it always
     computes its own."""
+    from interp.models.huggingface import PRUNED_SDPA
+
     if not hasattr(model.module, "set_attn_implementation"):
         return ()  # a module of someone's own is compared with itself left alone
+    if hasattr(model.config, "_attn_implementation") and any(is_regrouped(site.module) for site in model.sites):
+        can_set = model.module._can_set_attn_implementation() and model.module._supports_sdpa  # type: ignore[operator]
+        return (PRUNED_SDPA,) if can_set else ()  # transformers' own functions do not fit what was pruned
     if getattr(model.module, "_supports_sdpa", False):
         return ("sdpa", "eager")
     return () if all(site.source == "softmax" for site in model.sites) else ("eager",)

@@ -99,7 +99,8 @@ def fingerprint(
 
     Args:
         analysis: the analysis's name.
-        config: its Config; a file that a field names enters with the hash of its content.
+        config: its Config; a file that a field names enters with the hash of its content, a folder with the names,
+            sizes and times of what lies in it, three levels deep.
         model_info: `HookedModel.info`.
         code: `code_sha256` of the analysis.
         version: the analysis's own version, where it has one.
@@ -181,6 +182,21 @@ def _files_sha256(config: Any) -> dict[str, str]:
     if not is_dataclass(config):
         return {}
     values = {field.name: getattr(config, field.name) for field in fields(config)}
-    named = {name: value for name, value in values.items() if isinstance(value, (str, os.PathLike))}
-    # os.path's isfile says no, where Path's raises, to what cannot be a path at all (a text, say)
-    return {name: file_sha256(Path(value)) for name, value in named.items() if os.path.isfile(value)}  # noqa: PTH113
+    named = {
+        f"{name}.{place}" if isinstance(value, tuple) else name: path
+        for name, value in values.items()
+        for place, path in enumerate(value if isinstance(value, tuple) else (value,))
+        if isinstance(path, (str, os.PathLike))
+    }
+    # os.path says no, where Path raises, to what cannot be a path at all (a text, say)
+    return {
+        **{name: file_sha256(Path(path)) for name, path in named.items() if os.path.isfile(path)},  # noqa: PTH113
+        **{name: _listing_sha256(Path(path)) for name, path in named.items() if os.path.isdir(path)},  # noqa: PTH112
+    }
+
+
+def _listing_sha256(folder: Path) -> str:
+    """Hash of the names, sizes and times of a folder's files; their content may be terabytes of checkpoints."""
+    files = sorted(path for pattern in ("*", "*/*", "*/*/*") for path in folder.glob(pattern) if path.is_file())
+    known = [(path.relative_to(folder).as_posix(), path.stat().st_size, path.stat().st_mtime_ns) for path in files]
+    return hashlib.sha256(repr(known).encode()).hexdigest()

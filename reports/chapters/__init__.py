@@ -25,19 +25,29 @@ class Rows:
 
 @dataclass(frozen=True)
 class Sentence:
-    """One sentence, and the rows that its numbers are read from."""
+    """One sentence, and the rows that its numbers are read from; ``label``: a word before it, on a line of its own."""
 
     text: str
     rows: tuple[Rows, ...] = ()
+    label: str = ""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A verdict, what supports it, and what it does not show."""
+    """A verdict, what supports it, and what it does not show.
+
+    Attributes:
+        mark: a word that stands before the verdict, such as ``holds``; '' for none.
+        section: the heading that it and those after it stand under; '' for none, or the one before.
+        plate: the name of the figure that belongs to it and is shown with it; '' for none.
+    """
 
     verdict: Sentence
     support: tuple[Sentence, ...]
     not_shown: str
+    mark: str = ""
+    section: str = ""
+    plate: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,7 @@
 """Layer x head maps of any analysis that scores heads."""
 
+from collections.abc import Sequence
+
 import pandas as pd
 from matplotlib.figure import Figure
 
@@ -29,30 +31,41 @@ def map_plate(reading: Reading, name: str, of: tuple[str, str, str], outlined: p
     return Plate(name, title, caption, figure, (Rows("heads", {"metric": metric, "data": data}),))
 
 
-def maps_plate(reading: Reading, name: str) -> Plate | None:
-    """Small maps of every score of the table ``heads``, up to twelve."""
+def maps_plate(
+    reading: Reading, name: str, metrics: Sequence[str] = (), title: str = "", stack: str | None = None
+) -> Plate | None:
+    """Small maps of every score of the table ``heads``, or of some metrics in their order, up to twelve.
+
+    ``stack``: of one stack alone, which then need not be named over each map.
+    """
     heads = reading.heads
     wanted = [
         (stack, str(metric), str(data), rows)
-        for stack in (reading.stacks if len(heads) else ())
+        for stack in ((reading.stacks if stack is None else (stack,)) if len(heads) else ())
         for (metric, data), rows in reading.stack(heads, stack).groupby(["metric", "data"], sort=False)  # pyright: ignore[reportGeneralTypeIssues]: two keys
         if data != "unrepeated" and len(rows.dropna(subset="value"))  # the control of what is drawn
     ]
+    named = stack is None
+    if metrics:
+        wanted = sorted((each for each in wanted if each[1] in metrics), key=lambda each: metrics.index(each[1]))
     if not wanted:
         return None
 
     def figure() -> Figure:
         figure, axes = draw.map_grid(min(len(wanted), _MOST), *_size(heads))
-        for (stack, metric, data, rows), ax in zip(wanted, axes, strict=False):
+        for (where, metric, data, rows), ax in zip(wanted, axes, strict=False):
             draw.head_map(rows, ax, (), metric, large=False)
             draw.colour_bar(ax, words.UNITS.get(metric, "share of attention"), below=0.45)
-            ax.set(title=_title(stack, metric, data), ylabel="layer" if ax.get_position().x0 < 0.12 else "")
+            ax.set(
+                title=_title(where if named else "", metric, data),
+                ylabel="layer" if ax.get_position().x0 < 0.12 else "",
+            )
         return figure
 
     more = f" {len(wanted) - _MOST} further scores are in the table." if len(wanted) > _MOST else ""
     return Plate(
         name,
-        "Every score, head by head",
+        title or "Every score, head by head",
         "Shares of attention run from 0; copying runs from −1 (never) over chance (−0.92) to 1; by eigenvalues, 0 is "
         f"in the middle. Hatched: not defined. Each map has its own scale.{more}",
         figure,
@@ -65,5 +78,7 @@ def _size(heads: pd.DataFrame) -> tuple[int, int]:
 
 
 def _title(stack: str, metric: str, data: str) -> str:
-    name = words.sentence_case(words.SHORT.get(metric, words.metric_name(metric)))
-    return f"{f'{stack}: ' if stack else ''}{name}\n{_ON.get(data, words.visible(data))}"
+    plain, twin = words.twin_of(metric)
+    name = words.sentence_case(words.short_metric(plain))
+    on = _ON.get(data, words.visible(data))
+    return f"{name}\n{', '.join(part for part in (stack, twin, on) if part)}"

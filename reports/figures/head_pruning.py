@@ -43,6 +43,8 @@ def curve(table: pd.DataFrame, ax: Axes, free: Mapping[str, float] | None = None
     """
     start = table.loc[(table["order"] == "importance") & (table["n_pruned"] == 0)].iloc[0]
     ax.axhspan(start["ci_low"], start["ci_high"], color=style.FAINT, alpha=0.55, linewidth=0, zorder=0)
+    ax.annotate("unpruned", (1.0, float(start["ci_high"])), xytext=(-2, 2), textcoords="offset points", ha="right",
+                fontsize=style.SMALL, color=style.MUTED)  # fmt: skip
     for name, (_, colour, dashes) in ORDERS.items():
         rows = table.loc[table["order"] == name].sort_values("share")
         if rows.empty:
@@ -113,11 +115,11 @@ def importance_against_effect(table: pd.DataFrame, ax: Axes, ranks: bool, unit: 
         ranks: ranks among the ablated heads instead of values.
         unit: of the metric.
     """
-    x, y = table["importance"], table["change"]
+    x, y = pd.Series(table["importance"]), pd.Series(table["change"])
     if ranks:
         x, y = x.rank(ascending=False), y.rank(ascending=False)
     for verdict, colour in VERDICTS.items():
-        some = table["verdict"] == verdict
+        some = np.asarray(table["verdict"] == verdict)
         if not some.any():
             continue
         if not ranks:
@@ -134,11 +136,11 @@ def importance_against_effect(table: pd.DataFrame, ax: Axes, ranks: bool, unit: 
     else:
         ax.axhline(0, color=style.INK, linewidth=0.7, zorder=1)
         ax.set(xlabel="importance (normalised by layer)", ylabel=f"change of the loss{f' ({unit})' if unit else ''}")
-        ax.set_xlim(min(0.0, float(x.min())), float(x.max()) * 1.08)
+        ax.set_xlim(0.0, float(np.max(x.to_numpy(float))) * 1.08)
     sns.despine(ax=ax)
     if ranks:
         return ax
-    named = table.loc[table["change"].abs().nlargest(6).index]
+    named = table.assign(size=y.abs()).sort_values("size", ascending=False).head(6)
     points = list(zip(named["importance"], named["change"], strict=True))
     return label_points(ax, points, [words.head_name(*h) for h in zip(named["layer"], named["head"], strict=True)])
 
@@ -238,7 +240,7 @@ def gates_of_heads(table: pd.DataFrame, ax: Axes) -> Axes:
     ax.imshow(grid.to_numpy(float), cmap=style.SHARES, vmin=0, vmax=1, aspect="auto", interpolation="nearest")
     if len(grid) <= 40:
         names = named.drop_duplicates("key").set_index("key")["name"]
-        ax.set_yticks(range(len(grid)), [names[key] for key in order])
+        ax.set_yticks(range(len(grid)), [str(names[key]) for key in order])
     else:
         ax.set_yticks([0, len(grid) - 1], ["1", str(len(grid))])
     ax.set_xticks(range(grid.shape[1]), [f"{penalty:g}" for penalty in grid.columns])

@@ -74,7 +74,7 @@ def head_map(
     image = ax.imshow(
         np.ma.masked_invalid(grid), cmap=colours, norm=norm, aspect="auto", interpolation="nearest", zorder=1
     )
-    _ticks(ax, n_layers, n_heads)
+    head_ticks(ax, n_layers, n_heads)
     if large:
         _cell_values(ax, grid, image)
     _outline(ax, called)
@@ -126,7 +126,8 @@ def _scale(grid: np.ndarray, metric: str, large: bool) -> tuple[Normalize, Color
     return Normalize(0, max(ceiling, largest)), style.SHARES
 
 
-def _ticks(ax: Axes, n_layers: int, n_heads: int) -> None:
+def head_ticks(ax: Axes, n_layers: int, n_heads: int) -> None:
+    """Ticks at as many layers and heads as there is room to name."""
     width, height = inches(ax)
     for axis, n, length, least in ((ax.yaxis, n_layers, height, 0.14), (ax.xaxis, n_heads, width, 0.19)):
         step = next((s for s in (1, 2, 5, 10, 20, 50, 100) if length / n * s >= least), n)

@@ -3,8 +3,8 @@
 const card = document.getElementById("card");
 let cameFrom = null;
 
-async function openCard(layer, head) {
-  const name = `L${layer}H${head}`;
+async function openCard(layer, head, stack = "") {
+  const name = `${stack} L${layer}H${head}`.trim();
   if (card.hidden) cameFrom = document.activeElement;
   const close = element("button", { type: "button", class: "close", "aria-label": "Close", onclick: closeCard }, "×");
   const pills = element("p", { class: "pills" });
@@ -24,8 +24,8 @@ async function openCard(layer, head) {
       const table = tables.get(meta.id);
       const show = CARD[table.view];
       if (!show || !(await table.load())) continue;
-      if (table.view === "kinds") pills.append(...callings(table, layer, head));
-      const part = await show(table, layer, head);
+      if (table.view === "kinds") pills.append(...callings(table, layer, head, stack));
+      const part = await show(table, layer, head, stack);
       if (part) parts.push(element("h4", {}, table.name.replaceAll("_", " ")), part);
     }
     if (card.querySelector("h2").textContent !== name) return; // another head was asked for meanwhile
@@ -38,12 +38,12 @@ function closeCard() {
   if (card.hidden) return;
   card.hidden = true;
   document.body.classList.remove("with-card");
-  if (/^#L\d+H\d+$/i.test(location.hash)) history.replaceState(null, "", location.pathname + location.search);
+  if (/^#(?:[^/]+\/)?L\d+H\d+$/i.test(location.hash)) history.replaceState(null, "", location.pathname + location.search);
   cameFrom?.focus?.({ preventScroll: true });
 }
 
-function callings(table, layer, head) {
-  return table.find({ layer, head }).map((row) => table.record(row)).filter((record) => record.called)
+function callings(table, layer, head, stack) {
+  return rowsOf(table, { layer, head }, stack).map((row) => table.record(row)).filter((record) => record.called)
     .map((record) => element("span", { class: `pill ${record.kind}` }, inStack(record, about.kinds[record.kind] ?? visible(record.kind).replaceAll("_", " "))));
 }
 
@@ -59,16 +59,16 @@ function smallTable(columns, rows) {
 }
 
 const CARD = {
-  kinds(table, layer, head) {
-    const rows = table.find({ layer, head }).map((row) => table.record(row));
+  kinds(table, layer, head, stack) {
+    const rows = rowsOf(table, { layer, head }, stack).map((row) => table.record(row));
     if (!rows.length) return null;
     return smallTable(["called", "#value", "#lower bound", "#threshold", "why"], rows.map((record) => [
       inStack(record, `${record.called ? "" : "not "}${about.kinds[record.kind] ?? visible(record.kind)}`), number(record.value), number(record.simultaneous_low), number(record.threshold), visible(record.reason ?? ""),
     ]));
   },
 
-  scores(table, layer, head) {
-    const rows = table.find({ layer, head });
+  scores(table, layer, head, stack) {
+    const rows = rowsOf(table, { layer, head }, stack);
     if (!rows.length) return null;
     const all = new Map(); // values of all heads, by metric and data
     const key = (row) => `${table.value(row, "metric")}|${table.has("data") ? table.value(row, "data") : ""}|${about.stackOf[table.value(row, "site")] ?? ""}`;
@@ -93,18 +93,51 @@ const CARD = {
     }));
   },
 
-  line(table, layer, head) {
-    const rows = table.find({ layer, head }).map((row) => table.record(row)).filter((record) => record.value !== null).sort((a, b) => a.period - b.period);
+  line(table, layer, head, stack) {
+    const rows = rowsOf(table, { layer, head }, stack).map((row) => table.record(row)).filter((record) => record.value !== null).sort((a, b) => a.period - b.period);
     return rows.length ? smallTable(["#period", "", "#value", "#chance"], rows.map((record) => [
       String(record.period), bar(record, [0, 1]), [number(record.value), element("small", {}, ` ${interval(record.ci_low, record.ci_high)}`)], number(record.chance)])) : null;
   },
 
-  edges(table, layer, head) {
-    const told = (rows, side, verb) => rows.map((row) => table.record(row)).map((record) => [
-      [`${verb} `, headLink(record[`${side}_layer`], record[`${side}_head`])], visible(record.path ?? "").replaceAll("_", " "),
-      [signed(record.change), element("small", {}, ` ${interval(record.ci_low, record.ci_high)}`)]]);
-    const rows = [...told(table.find({ target_layer: layer, target_head: head }), "source", "fed by"), ...told(table.find({ source_layer: layer, source_head: head }), "target", "feeds")];
-    return rows.length ? smallTable(["", "path", "#change"], rows) : null;
+  edges(table, layer, head, stack) {
+    const measure = table.has("change") ? "change" : "excess";
+    const strongest = (rows) => table.has("change") ? rows : rows.sort((a, b) => (table.value(b, measure) ?? -Infinity) - (table.value(a, measure) ?? -Infinity)).slice(0, 5);
+    const told = (rows, side, verb) => strongest(rows).map((row) => [table.record(row), stackAt(table, row, `${side}_site`)]).map(([record, other]) => [
+      [`${verb} `, headLink(record[`${side}_layer`], record[`${side}_head`], other)], visible(record.path ?? "").replaceAll("_", " "),
+      [signed(record[measure]), element("small", {}, ` ${interval(record.ci_low, record.ci_high)}`)]]);
+    const rows = [...told(rowsOf(table, { target_layer: layer, target_head: head }, stack, "target_site"), "source", "fed by"), ...told(rowsOf(table, { source_layer: layer, source_head: head }, stack, "source_site"), "target", "feeds")];
+    return rows.length ? smallTable(["", "path", `#${measure}`], rows) : null;
+  },
+
+  distances(table, layer, head, stack) {
+    const rows = rowsOf(table, { layer, head }, stack).map((row) => table.record(row)).filter((record) => record.mass >= 0.005).sort((a, b) => b.low - a.low);
+    const name = (record) => { const [near, far] = [Math.abs(record.low), Math.abs(record.high)].sort((a, b) => a - b); return `${record.low < 0 ? "+" : ""}${near === far ? near : `${near}–${far}`}`; };
+    return rows.length ? smallTable(["tokens back", "", "#attention"], rows.map((record) => [
+      inStack(record, name(record)), bar({ value: record.mass, ci_low: null, chance: null }, [0, 1]), number(record.mass)])) : null;
+  },
+
+  offsets(table, layer, head, stack) {
+    const rows = rowsOf(table, { layer, head }, stack).map((row) => table.record(row)).filter((record) => record.share >= 0.05).sort((a, b) => b.share - a.share);
+    return rows.length ? smallTable(["#offset", "#strongest there", "#attention there", "#chance"], rows.map((record) => [
+      inStack(record, record.offset > 0 ? `+${record.offset}` : String(record.offset).replace("-", "−")), number(record.share), number(record.mass), number(record.chance)])) : null;
+  },
+
+  relations(table, layer, head, stack) {
+    const rows = rowsOf(table, { layer, head }, stack).map((row) => table.record(row)).filter((record) => record.accuracy !== null)
+      .sort((a, b) => b.called - a.called || b.difference - a.difference).slice(0, 6);
+    return rows.length ? smallTable(["relation", "", "#accuracy", "#best offset"], rows.map((record) => [
+      [inStack(record, visible(record.relation)), element("small", {}, ` ${visible(record.direction)}${record.called ? ", called" : ""}`)],
+      bar({ ...record, value: record.accuracy, chance: record.baseline }, [0, 1]),
+      [number(record.accuracy), element("small", {}, ` ${interval(record.ci_low, record.ci_high)}`)], number(record.baseline)])) : null;
+  },
+
+  pairs(table, layer, head, stack) {
+    const rows = [...rowsOf(table, { layer_a: layer, head_a: head }, stack, "site_a").map((row) => [row, "b"]), ...rowsOf(table, { layer_b: layer, head_b: head }, stack, "site_b").map((row) => [row, "a"])]
+      .filter(([row]) => table.value(row, "jsd") !== null).sort(([a], [b]) => table.value(a, "jsd") - table.value(b, "jsd")).slice(0, 5);
+    return rows.length ? smallTable(["attends most like", "#nats apart", "#without the sink"], rows.map(([row, side]) => {
+      const record = table.record(row);
+      return [[headLink(record[`layer_${side}`], record[`head_${side}`], stackAt(table, row, `site_${side}`))], [number(record.jsd), element("small", {}, ` ${interval(record.ci_low, record.ci_high)}`)], number(record.jsd_without_sink)];
+    })) : null;
   },
 
   sets(table, layer, head) {
@@ -116,19 +149,29 @@ const CARD = {
       [signed(record.loss_change), element("small", {}, ` ${interval(record.ci_low, record.ci_high)}`)]])) : null;
   },
 
-  rows(table, layer, head) {
-    const rows = table.find({ layer, head }).slice(0, 12).map((row) => table.record(row));
+  rows(table, layer, head, stack) {
+    const rows = rowsOf(table, { layer, head }, stack).slice(0, 12).map((row) => table.record(row));
     const columns = table.columns.filter((column) => !["layer", "head", "site"].includes(column.name));
     return rows.length ? smallTable(columns.map((column) => (column.kind === "number" ? "#" : "") + column.name.replaceAll("_", " ")),
       rows.map((record) => columns.map((column) => column.kind === "text" ? visible(record[column.name] ?? "") : number(record[column.name])))) : null;
   },
 
-  async pattern(table, layer, head) {
-    const rows = table.find({ layer, head });
+  async pattern(table, layer, head, stack) {
+    const rows = rowsOf(table, { layer, head }, stack);
     const tokens = [...tables.values()].find((candidate) => candidate.analysis === table.analysis && candidate.view === "tokens");
     if (!rows.length || !tokens || !(await tokens.load())) return null;
     const strongest = rows.filter((row) => table.value(row, "key") > 0).sort((a, b) => table.value(b, "weight") - table.value(a, "weight"))[0] ?? rows[0];
-    const { site, data, sequence, query } = table.record(strongest);
+    const { site, data, sequence } = table.record(strongest);
+    const others = [...new Set(rows.filter((row) => table.value(row, "data") === data && table.value(row, "site") === site).map((row) => table.value(row, "sequence")))].filter((other) => other !== sequence);
+    const figures = [];
+    for (const each of [sequence, ...others].slice(0, 3)) figures.push(await CARD.sentence(table, tokens, { site, layer, head, data, sequence: each }));
+    return element("div", {}, ...figures);
+  },
+
+  // One sequence, from the query with the strongest edge to any key but the first.
+  async sentence(table, tokens, { site, layer, head, data, sequence }) {
+    const rows = table.find({ site, layer, head, data, sequence });
+    const query = table.value(rows.filter((row) => table.value(row, "key") > 0 && table.value(row, "key") !== table.value(row, "query")).sort((a, b) => table.value(b, "weight") - table.value(a, "weight"))[0] ?? rows[0], "query");
     const weights = await patternOf(table.analysis, { site, layer, head, data, sequence });
     const row = weights.get(query);
     const found = tokens.find({ data, sequence });

@@ -11,7 +11,7 @@ class HeadMap {
     box.append(this.cursor);
     box.addEventListener("pointermove", (event) => this.move(...this.cellAt(event)));
     box.addEventListener("pointerleave", () => this.leave());
-    box.addEventListener("click", (event) => { const [layer, head] = this.cellAt(event); location.hash = `L${layer}H${head}`; });
+    box.addEventListener("click", (event) => { const [layer, head] = this.cellAt(event); location.hash = headAddress(layer, head, box.dataset.stack); });
     box.addEventListener("blur", () => this.leave());
     box.addEventListener("keydown", (event) => this.key(event));
   }
@@ -25,7 +25,7 @@ class HeadMap {
   key(event) {
     const step = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
     const [layer, head] = this.cell ?? [0, 0];
-    if (event.key === "Enter") location.hash = `L${layer}H${head}`;
+    if (event.key === "Enter") location.hash = headAddress(layer, head, this.box.dataset.stack);
     if (event.key === "Escape") this.leave();
     if (!step) return;
     event.preventDefault();
@@ -51,6 +51,7 @@ class HeadMap {
   async tell(layer, head) {
     const { analysis, metric, data, stack } = this.box.dataset;
     const name = `L${layer}H${head}`;
+    if (metric === "kinds") return this.kinds(analysis, layer, head, stack, name);
     const table = tables.get(`${analysis}/heads`);
     if (!table || !(await table.load())) return name;
     this.rows ??= new Map(table.find({ metric, data }).filter((row) => (about.stackOf[table.value(row, "site")] ?? "") === stack)
@@ -61,6 +62,15 @@ class HeadMap {
     if (score.value === null) return `${name}: not defined${score.note ? `, ${visible(score.note)}` : ""}`;
     const chance = score.chance === null || score.chance === undefined ? "" : `, chance ${number(score.chance)}`;
     return `${name}: ${number(score.value)} ${interval(score.ci_low, score.ci_high)}${chance}`.replace(" ,", ",");
+  }
+
+  async kinds(analysis, layer, head, stack, name) {
+    const table = tables.get(`${analysis}/kinds`);
+    if (!table || !(await table.load())) return name;
+    const rows = table.find({ layer, head }).map((row) => table.record(row))
+      .filter((record) => record.called && (about.stackOf[record.site] ?? "") === stack);
+    const told = rows.map((record) => `${about.kinds[record.kind] ?? visible(record.kind)}${record.detail ? ` (${visible(record.detail)})` : ""} ${number(record.value)}`);
+    return `${name}: ${told.join("; ") || "called nothing"}`;
   }
 
   leave() {

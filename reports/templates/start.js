@@ -2,8 +2,8 @@
 
 async function follow() {
   const hash = decodeURIComponent(location.hash.slice(1));
-  const head = /^L(\d+)H(\d+)$/i.exec(hash);
-  if (head) return openCard(Number(head[1]), Number(head[2]));
+  const head = /^(?:([^/]+)\/)?L(\d+)H(\d+)$/i.exec(hash);
+  if (head) return openCard(Number(head[2]), Number(head[3]), head[1] ?? "");
   closeCard();
   if (!location.hash.startsWith("#rows/")) return null;
   const [place, where] = location.hash.slice("#rows/".length).split("?");

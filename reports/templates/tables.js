@@ -38,8 +38,23 @@ function interval(low, high) {
   return low === null || high === null || low === undefined || high === undefined ? "" : `[${number(low)}, ${number(high)}]`;
 }
 
-function headLink(layer, head) {
-  return element("a", { class: "head", href: `#L${layer}H${head}` }, `L${layer}H${head}`);
+// The address of a head's card; where the model has several stacks of layers, of one of them.
+function headAddress(layer, head, stack = "") {
+  return `#${stack && about.stacks.length > 1 ? `${encodeURIComponent(stack)}/` : ""}L${layer}H${head}`;
+}
+
+function headLink(layer, head, stack = "") {
+  return element("a", { class: "head", href: headAddress(layer, head, stack) }, `L${layer}H${head}`);
+}
+
+function stackAt(table, row, site = "site") {
+  return table.has(site) ? about.stackOf[table.value(row, site)] ?? "" : "";
+}
+
+// Rows of a head; of one stack where it is named.
+function rowsOf(table, where, stack, site = "site") {
+  const rows = table.find(where);
+  return stack && table.has(site) ? rows.filter((row) => stackAt(table, row, site) === stack) : rows;
 }
 
 async function inflate(base64) {

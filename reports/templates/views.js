@@ -141,7 +141,7 @@ class View {
   }
 
   cell(row, column) {
-    if (column.kind === "head") return element("td", {}, headLink(this.table.value(row, column.layer), this.table.value(row, column.head)));
+    if (column.kind === "head") return element("td", {}, headLink(this.table.value(row, column.layer), this.table.value(row, column.head), stackAt(this.table, row, column.layer.replace(/layer$/, "site"))));
     const value = this.table.value(row, column.name);
     if (value === null) return element("td", { class: column.kind === "number" ? "missing number" : "missing" }, "–");
     if (column.kind === "yes") return element("td", {}, value ? "yes" : "no");

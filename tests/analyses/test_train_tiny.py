@@ -1,6 +1,5 @@
-"""The toys that come along have what they are there for, and the script that made them makes them again."""
+"""The toys that come along load and are small, and the script that made them makes them again."""
 
-from itertools import pairwise
 from pathlib import Path
 
 import pandas as pd
@@ -8,66 +7,12 @@ import pytest
 import torch
 
 import interp
-from analyses.train_tiny import TOYS, Config, formation, main, strongest, train_toy
+from analyses import induction_heads
+from analyses.train_tiny import TOYS, Config, main, train_toy
 from interp.errors import UserError
 from interp.models.bundled import BUNDLED
 from interp.models.training import checkpoint_folders
-
-METRICS = ("prefix_matching", "previous_token")
-
-
-@pytest.fixture(scope="module")
-def found() -> dict[str, pd.DataFrame]:
-    return {name: formation(BUNDLED[name].place()) for name in TOYS}
-
-
-def of_model(found: pd.DataFrame, metric: str) -> dict[int, float]:
-    """A metric of the model by step."""
-    rows = found.query("metric == @metric")
-    return dict(zip(rows["step"].tolist(), rows["value"].tolist(), strict=True))
-
-
-def of_strongest(found: pd.DataFrame, metric: str) -> dict[int, float]:
-    """A metric of its strongest head by step."""
-    rows = strongest(found, metric)
-    return dict(zip(rows["step"].tolist(), rows["value"].tolist(), strict=True))
-
-
-def steepest(values: dict[int, float]) -> int:
-    """The step at whose end a metric has changed most since the checkpoint before."""
-    steps = list(values)
-    return max(pairwise(steps), key=lambda pair: abs(values[pair[1]] - values[pair[0]]))[1]
-
-
-def test_the_toy_has_an_induction_head_and_a_previous_token_head(found: dict[str, pd.DataFrame]) -> None:
-    for metric in METRICS:
-        assert of_strongest(found["tiny-2l"], metric)[5000] > 0.6
-    assert strongest(found["tiny-2l"], "prefix_matching")["name"].iloc[0].startswith("L1")
-    assert strongest(found["tiny-2l"], "previous_token")["name"].iloc[0].startswith("L0")
-
-
-def test_its_checkpoints_show_both_heads_forming_together_with_in_context_learning(
-    found: dict[str, pd.DataFrame],
-) -> None:
-    toy = found["tiny-2l"]
-    heads = {metric: of_strongest(toy, metric) for metric in METRICS}
-    for values in heads.values():
-        assert len(values) == 21
-        assert max(value for step, value in values.items() if step <= 600) < 0.25
-    learning = of_model(toy, "in_context_learning")
-    assert abs(learning[0]) < 0.1
-    assert learning[5000] < -1.2
-    assert sum(0.2 < value < 0.8 for value in heads["prefix_matching"].values()) >= 3  # checkpoints amid the change
-    moments = [steepest(values) for values in (*heads.values(), learning)]
-    assert max(moments) - min(moments) <= 200
-
-
-def test_one_layer_forms_neither(found: dict[str, pd.DataFrame]) -> None:
-    control = found["tiny-1l"].query("layer >= 0")
-    assert max(control["value"].tolist()) < 0.3
-    assert min(of_model(found["tiny-1l"], "copy_loss").values()) > 3.5
-    assert min(of_model(found["tiny-2l"], "copy_loss").values()) < 1.0
-    assert set(found["tiny-1l"]["step"]) <= set(found["tiny-2l"]["step"])
+from interp.results import Workspace
 
 
 @pytest.mark.parametrize("name", TOYS)
@@ -100,7 +45,13 @@ def test_the_script_trains_saves_and_tells(tmp_path: Path) -> None:
         assert interp.load(str(tmp_path / name)).config == TOYS[name]
         assert len(pd.read_csv(tmp_path / name / "training.csv")) == 2
         assert not (tmp_path / name / "resume.pt").exists()
-    assert sum("heads above 0.6: none" in line for line in told) == 2
+    folders = [str(tmp_path / name) for name in ("tiny-2l", "tiny-1l")]
+    assert told == [f"interp run induction-heads {folders[0]} --checkpoints {' '.join(folders)}"]
+    config = induction_heads.Config(checkpoints=tuple(folders))
+    followed = induction_heads.formation.trainings(interp.load(folders[0]), config)
+    assert [(run.name, run.is_control, len(run.moments)) for run in followed] == [
+        ("tiny-2l", False, 2), ("tiny-1l", True, 2),
+    ]  # fmt: skip
     with pytest.raises(UserError, match="holds a model"):
         main(Config(out=tmp_path, steps=2), told.append)
 
@@ -123,9 +74,18 @@ def test_settings_that_make_no_sense_are_refused() -> None:
 @pytest.mark.long
 @pytest.mark.parametrize("seed", [0, 2])
 def test_another_seed_gives_the_same_verdicts(seed: int, tmp_path: Path) -> None:
-    for name, formed in (("tiny-2l", True), ("tiny-1l", False)):
-        made = formation(train_toy(name, Config(out=tmp_path, seed=seed)))
-        for metric in METRICS:
-            head = of_strongest(made, metric)
-            assert (head[5000] > 0.6) is formed
-            assert head[0] < 0.2
+    """Two layers: an induction head and a previous-token head, both above 0.6 and called. One layer: neither."""
+    kinds = ("induction", "previous_token")
+    for name, forms in (("tiny-2l", True), ("tiny-1l", False)):
+        folder = train_toy(name, Config(out=tmp_path, seed=seed))
+        config = induction_heads.Config(checkpoints=(str(folder),))
+        result = induction_heads.run(interp.load(str(folder)), config, Workspace())
+        verdicts = result.tables["kinds"]
+        for kind in kinds:
+            rows = verdicts.loc[verdicts["kind"] == kind]
+            assert (max(rows["value"]) > 0.6) is forms
+            assert bool(rows["called"].any()) is forms
+        heads = result.tables["formation_heads"]
+        first, last = (heads.loc[heads["step"] == step, ["metric", "value"]] for step in (0, 5000))
+        assert max(first["value"]) < 0.2
+        assert bool((last.groupby("metric")["value"].max() > 0.6).all()) is forms

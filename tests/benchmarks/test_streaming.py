@@ -69,6 +69,17 @@ def test_every_method_gives_the_same_answer_on_a_small_model(tmp_path: Path) -> 
     assert rows["eager"]["bounded"] is None, "the yardstick has nothing to be compared with"
 
 
+def test_every_pair_of_heads_is_compared_beside_its_forward_pass() -> None:
+    from benchmarks import divergences
+    from tests import families
+
+    found = divergences.compare(families.load(families.make("gpt2")), families.tokens(1, 40), rounds=2)
+    assert found["n_heads"] == 18
+    assert {way: len(seconds) for way, seconds in found["seconds"].items()} == dict.fromkeys(
+        ("forward", "divergences", "without_first"), 2
+    )
+
+
 def record(method: str, number: int, seconds: float, peak: float, length: int = 2048) -> dict[str, Any]:
     numbers = {"seconds": seconds, "cpu_seconds": seconds, "peak_bytes": peak, "resting_bytes": 1e9}
     return {"method": method, "length": length, "round": number, **numbers}
@@ -87,13 +98,19 @@ def test_ratios_are_taken_within_rounds() -> None:
 def test_targets_say_what_was_met_missed_and_not_measured() -> None:
     forwards = [record("plain", 0, 1.0, 2e9), record("interp", 0, 1.6, 2.2e9), record("bridge", 0, 5.0, 8e9)]
     verdicts = [target.met for target in summary.targets(forwards, [])]
-    assert verdicts == [False, True, True, False, None, None]
+    assert verdicts == [False, True, True, False, None, None, None]
     long = [record("interp", 0, 1.0, 4e9, length=8192)]
     alone = [
         {"n_heads": 9, "n_kv_heads": 3, "length": 1024, "round": 0, "way": way, "seconds": seconds}
         for way, seconds in (("sdpa", 1.0), ("attend", 2.0), ("basic", 3.0))
     ]
-    assert [target.met for target in summary.targets(long, alone)] == [None, None, None, None, False, True]
+    compared = [
+        {"n_heads": 4, "length": 512, "round": number, "way": way, "seconds": seconds}
+        for number, slow in enumerate((1.0, 20.0))
+        for way, seconds in (("forward", slow), ("divergences", 11 * slow), ("without_first", 12 * slow))
+    ]
+    verdicts = [target.met for target in summary.targets(long, alone, compared)]
+    assert verdicts == [None, None, None, None, False, True, False]
 
 
 def test_memory_is_worked_out_from_sizes() -> None:
@@ -118,6 +135,9 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
                 "load": 0,
                 "threads": 1,
             }
+        if words[0] == "divergences":
+            seconds = {way: [1.0] for way in ("forward", "divergences", "without_first")}
+            return {"seconds": seconds, "n_heads": 4, "load": 0, "threads": 1}
         np.savez(Path(str(words[4])), logits=np.zeros((1, 2)))
         return {**record(str(words[1]), 0, 1.0, 2e9), "load": 0.0, "threads": 1}
 
@@ -143,6 +163,7 @@ def test_what_does_not_fit_is_reported_and_not_run(measured: list[list[str]], tm
     page = (tmp_path / "streaming.md").read_text()
     assert "would need about 21 GB" in page
     assert "load average" in page
+    assert "Every pair of heads" in page
     assert all((tmp_path / f"streaming{suffix}").stat().st_size > 1000 for suffix in (".png", ".svg"))
 
 
@@ -153,8 +174,17 @@ def test_check_leaves_with_1_where_a_target_is_missed(measured: list[list[str]],
 
 
 def test_check_refuses_where_it_checks_nothing(measured: list[list[str]], tmp_path: Path) -> None:
-    flags = ["--methods", "plain", "--lengths", "512", "--attention-lengths", "--check", "--out", str(tmp_path)]
-    assert streaming.main(flags) == 2
+    flags = [
+        "--methods",
+        "plain",
+        "--lengths",
+        "512",
+        "--attention-lengths",
+        "--divergence-lengths",
+        "--check",
+        "--out",
+    ]
+    assert streaming.main([*flags, str(tmp_path)]) == 2
 
 
 def test_settings_that_make_no_sense_are_refused() -> None:

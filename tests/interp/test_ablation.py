@@ -28,6 +28,7 @@ from interp.attention.edits import GateHeads
 from interp.attention.probes import SelectedRows
 from interp.errors import UserError
 from tests.families import make
+from tests.own_models import Language
 
 KINDS: tuple[Kind, ...] = ("zero", "mean", "resample", "mean_pattern", "pattern_preserving")
 EAGER = 1e-6  # transformers' eager attention takes its softmax in float32, whatever the model's dtype
@@ -375,3 +376,16 @@ def test_the_unembedding_is_spared_where_it_can_be() -> None:
     logits = model.run(tokens(), **without_logits(model)).logits
     assert logits is not None
     assert logits.shape[1] == 1
+
+
+def test_layers_of_ones_own_are_computed_again_because_they_need_not_be_a_chain() -> None:
+    """Layers that return what is to be added, not the stream: the last one's output says nothing of the others."""
+    language = Language()
+    language.blocks = nn.ModuleList([*language.blocks, *Language().blocks]).double()
+    model = interp.load(language.double().eval(), torch.randint(40, (2, 9)), n_ctx=24)
+    assert blocks_before(model, [("blocks.3", 0)]) == []
+    batch = {"tokens": torch.randint(40, (3, 9), generator=torch.Generator().manual_seed(0))}
+    sets = [[(3, 0)], [(2, 1), (3, 2)]]
+    plain, replayed = (ablation_effects(model, [batch], loss, sets, replay=replay) for replay in (False, True))
+    np.testing.assert_array_equal(plain.ablated, replayed.ablated)
+    assert (np.abs(plain.change) > 1e-6).all()

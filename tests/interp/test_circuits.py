@@ -12,11 +12,23 @@ from scipy.stats import ks_2samp, ortho_group
 from torch import Tensor
 from torch.testing import assert_close
 
-from interp.circuits import CopyingScores, Site, Weights, composition, copying_eigenvalues, copying_logits
+import interp
+from interp.circuits import (
+    CopyingScores,
+    Site,
+    Weights,
+    composition,
+    composition_by_rotation,
+    copying_eigenvalues,
+    copying_logits,
+    ov_norms,
+    rotations,
+)
+from interp.errors import UserError
 from interp.models.norms import Norm
 from interp.models.projections import HeadWeights
 from interp.models.residual import AttentionNorms
-from tests.interp.models.families import tiny
+from tests.families import make, tiny
 
 D_MODEL, VOCABULARY = 7, 13
 
@@ -394,3 +406,65 @@ def test_composition_says_what_it_does_not_tell() -> None:
     bert = composition(Weights.from_transformers(tiny("bert")), "key")
     assert bert.value.isnan().all()
     assert bert.note == "post-norm layers are left out"
+
+
+@pytest.mark.parametrize("into", ["query", "key", "value"])
+def test_composition_by_rotation_is_that_of_the_whole_matrices(into: Any) -> None:
+    weights = chain("rmsnorm")
+    source, target = weights.sites
+    d_head = target.heads.W_Q.shape[-1]
+    turns = [torch.linalg.qr(normal(d_head, d_head, seed=seed)).Q for seed in (1, 2)]
+    plain, *turned = composition_by_rotation(weights, into, [None, *turns])
+    assert torch.equal(plain.value.nan_to_num(), composition(weights, into).value.nan_to_num())
+    norm, heads = linear_part(target.norms.before), target.heads
+    for found, turn in zip(turned, turns, strict=True):
+        W_OV = linear_part(source.norms.before) @ source.heads.W_V[0] @ source.heads.W_O[1]
+        W_OV = W_OV @ linear_part(source.norms.after)
+        W_QK = norm @ heads.W_Q[3] @ turn @ (norm @ heads.W_K[1]).T
+        value = norm @ heads.W_V[1] @ heads.W_O[3] @ linear_part(target.norms.after)
+        reads = {"query": W_QK, "key": W_QK.T, "value": value}[into]
+        expected = (W_OV @ reads).norm() / (W_OV.norm() * reads.norm())
+        assert found.value[1, 4 + 3].item() == pytest.approx(expected.item())
+
+
+def test_ov_norms_are_those_of_the_whole_matrices() -> None:
+    weights = chain("layernorm")
+    for site, found in ov_norms(weights):
+        for head in range(4):
+            whole = linear_part(site.norms.before) @ site.heads.W_V[head // 2] @ site.heads.W_O[head]
+            assert found[head].item() == pytest.approx((whole @ linear_part(site.norms.after)).norm().item())
+
+
+@pytest.mark.parametrize("family", ["llama", "mistral", "gpt_neox", "qwen3"])
+def test_rotations_are_what_the_model_turns_its_queries_by(family: str) -> None:
+    module = make(family)
+    model = interp.load(module, verify=False)
+    turns = rotations(module, range(6))
+    before: dict[str, Any] = {}
+    site = model.site(0)
+    names = ("q_norm", "k_norm") if hasattr(site.module, "q_norm") else ("q_proj", "k_proj")
+    if not hasattr(site.module, names[0]):
+        names = ("query_key_value",)
+    handles = [
+        getattr(site.module, name).register_forward_hook(lambda _, __, out, name=name: before.__setitem__(name, out))
+        for name in names
+    ]
+    trace = model.run(torch.arange(10, 16)[None], keep="qk").traces[site.name]
+    for handle in handles:
+        handle.remove()
+    if len(names) == 1:
+        q, k, _ = before[names[0]].view(1, 6, site.n_heads, 3, site.d_head).unbind(3)
+    else:
+        q = before[names[0]].view(1, 6, site.n_heads, site.d_head)
+        k = before[names[1]].view(1, 6, site.n_kv_heads, site.d_head)
+    q, k = q.transpose(1, 2).double(), k.transpose(1, 2).double()
+    for query in range(6):
+        for key in range(query + 1):
+            expected = (trace.query[0, 0, query] * trace.key[0, 0, key]).sum().double()
+            found = q[0, 0, query] @ turns[query - key] @ k[0, 0, key]
+            assert found.item() == pytest.approx(expected.item(), rel=1e-3, abs=1e-4)
+
+
+def test_rotations_that_are_not_known_are_refused() -> None:
+    with pytest.raises(UserError, match="is not known"):
+        rotations(make("gpt2"), [1])

@@ -99,6 +99,12 @@ def test_a_report_is_a_run_folder_with_a_page(shell: Shell) -> None:
     assert made["fingerprint"] == RunFolder("runs/org--model").fingerprint("toy")
 
 
+def test_a_report_without_a_model_is_on_the_toy_that_comes_along(shell: Shell) -> None:
+    assert shell("report --seed 3") == 0
+    assert shell.out == "runs/tiny-2l/index.html\n"
+    assert load("runs/tiny-2l", "toy").provenance["model"]["name"] == "tiny-2l"
+
+
 def test_a_finished_analysis_is_not_run_again(shell: Shell) -> None:
     shell("report model")
     assert shell.computed() == "0 1 2 "
@@ -291,9 +297,7 @@ def test_a_wrong_command_is_said_in_one_line(shell: Shell, command: str, said: s
     assert said in shell.err
 
 
-@pytest.mark.parametrize(
-    "command", ["run toy", "run toy model --perod 8", "report", "report model --budget most", "page"]
-)
+@pytest.mark.parametrize("command", ["run toy", "run toy model --perod 8", "report model --budget most", "page"])
 def test_a_wrong_flag_is_a_usage_error(shell: Shell, command: str) -> None:
     assert shell(command) == 2
     assert not Path("runs").exists()

@@ -616,6 +616,27 @@ def test_the_fingerprint_changes_with_every_input(tmp_path: Path) -> None:
     assert len(set(prints)) == len(prints)
 
 
+def test_folders_that_a_config_names_count_with_what_lies_in_them(tmp_path: Path) -> None:
+    @dataclass(frozen=True)
+    class Following:
+        folders: tuple[str, ...] | None = None
+
+    def print_of(*folders: Path) -> str:
+        return fingerprint("toy", Following(tuple(map(str, folders))), MODEL, "code")
+
+    run = tmp_path / "run"
+    (run / "step-1").mkdir(parents=True)
+    (run / "step-1" / "weights").write_bytes(b"1")
+    prints = [print_of(), print_of(tmp_path / "none"), print_of(run), print_of(run, run)]
+    assert print_of(run) == prints[2]
+    (run / "step-1" / "weights").write_bytes(b"11")
+    prints.append(print_of(run))
+    (run / "step-2").mkdir()
+    (run / "step-2" / "weights").write_bytes(b"1")
+    prints.append(print_of(run))
+    assert len(set(prints)) == len(prints)
+
+
 def test_the_fingerprint_does_not_change_with_what_is_no_input() -> None:
     same = fingerprint("toy", Config(), MODEL, "code")
     assert fingerprint("toy", Config(), MODEL | {"name": "/elsewhere/toy", "verify_error": 1e-6}, "code") == same

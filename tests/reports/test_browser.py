@@ -5,11 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from interp.results import Result, save
 from reports import page
-from tests.reports import synthetic
+from tests.reports import specialized, synthetic
 from tests.reports.test_page import HOSTILE, only
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -219,6 +220,33 @@ def test_hostile_tokens_are_shown_and_do_nothing(browser, tmp_path: Path):
         )
 
 
+def test_an_address_names_the_stack_where_two_have_a_head_of_one_number(browser, tmp_path: Path):
+    made = synthetic.result(synthetic.SMALL)
+    tables = {}
+    for name, table in made.tables.items():
+        if "site" in table:
+            both = [
+                table.assign(site=[f"{stack}_blocks.{layer}.{kind}" for layer in table["layer"]])
+                for stack, kind in (("encoder", "attn"), ("decoder", "self_attn"))
+            ]
+            tables[name] = pd.concat(both, ignore_index=True)
+    save(Result(made.analysis, {**made.tables, **tables}, made.provenance), tmp_path / "run")
+    for tab in _open(browser, page.write(tmp_path / "run"), "#decoder/L1H1"):
+        card = tab.locator("#card")
+        card.locator("table").first.wait_for()
+        assert card.locator("h2").inner_text() == "decoder L1H1"
+        told = card.inner_text()
+        assert "decoder: induction head" in told
+        assert "encoder:" not in told
+        tab.evaluate("location.hash = '#L1H1'")  # without a stack: both
+        card.get_by_text("encoder: ").first.wait_for()
+        section = wait_for_table(tab, "induction-heads/kinds")
+        section.get_by_role("searchbox").fill("site=encoder_blocks.1.attn kind=induction L1H1")
+        section.locator("tbody a.head").first.click()
+        card.get_by_text("encoder L1H1").first.wait_for()
+        assert tab.evaluate("location.hash") == "#encoder/L1H1"
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_narrow_window_does_not_scroll_sideways(browser, drawn: Path, scheme: str):
     for tab in _open(browser, drawn, color_scheme=scheme):
@@ -233,3 +261,35 @@ def test_a_narrow_window_does_not_scroll_sideways(browser, drawn: Path, scheme: 
 
 def _rgb(colour: str) -> list[float]:
     return [float(part) for part in colour.removeprefix("rgb(").removesuffix(")").split(",")]
+
+
+@pytest.fixture(scope="module")
+def specialization(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of a run of head-specialization on a 2-layer x 4-head model."""
+    folder = tmp_path_factory.mktemp("specialization") / "run"
+    save(
+        only(specialized.result(specialized.SMALL), *(set(specialized.tables(specialized.SMALL)) - {"stability"})),
+        folder,
+    )
+    return page.write(folder)
+
+
+def test_the_card_of_a_specialised_head_joins_kinds_distances_relations_and_sentences(browser, specialization: Path):
+    kinds = specialized.planted(specialized.SMALL)
+    _, layer, head = next(head for head, called in kinds.items() if called == ["previous_token"])
+    for tab in _open(browser, specialization, f"#L{layer}H{head}"):
+        card = tab.locator("#card")
+        card.locator("figure.reading").nth(2).wait_for()
+        assert card.locator(".pill").all_inner_texts() == ["previous-token head"]
+        text = card.inner_text()
+        for part in ("tokens back", "strongest there", "attends most like", "feeds"):
+            assert part in text, part
+        assert card.locator("figure.reading .token.query").count() == 3
+
+
+def test_the_map_of_kinds_says_what_a_head_is_called(browser, specialization: Path):
+    _, layer, head = next(head for head, called in specialized.planted(specialized.SMALL).items() if "sink" in called)
+    for tab in _open(browser, specialization):
+        box = tab.locator(".plate.opening .map").bounding_box()
+        tab.mouse.move(box["x"] + box["width"] * (head + 0.5) / 4, box["y"] + box["height"] * (layer + 0.5) / 2)
+        tab.locator("#tip").get_by_text(f"L{layer}H{head}: sink head").wait_for()

@@ -13,8 +13,9 @@ import pytest
 
 from interp.errors import RunFolderError
 from interp.results import Result, save
-from reports import embed, page, svg
+from reports import embed, facts, page, svg
 from reports.chapters import Chapter, Sentence, plain
+from reports.chapters.declared import find_chapter
 from reports.prose import formula, prose
 from tests.reports import synthetic
 
@@ -147,7 +148,7 @@ def test_an_analysis_without_a_chapter_gets_its_tables(tmp_path: Path, monkeypat
     table = pd.DataFrame({"what": ["a", "b"], "how_much": [1.5, None]})
     small = synthetic.result(synthetic.SMALL)
     save(Result("word-counts", {"counts": table, "heads": small.tables["heads"]}, small.provenance), tmp_path / "run")
-    assert page.find_chapter("word-counts") is plain
+    assert find_chapter("word-counts") is plain
     read = Reader(page.write(tmp_path / "run").read_text(encoding="utf-8"))
     assert "Word counts" in read.text
     assert read.having("section", **{"data-id": "word-counts/counts"})
@@ -155,7 +156,7 @@ def test_an_analysis_without_a_chapter_gets_its_tables(tmp_path: Path, monkeypat
 
 
 def test_analyses_share_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    found = page.find_chapter
+    found = find_chapter
     other = SimpleNamespace(chapter=lambda result, run: Chapter("First", "?", lead=Sentence("A sentence of L1H1.")))
     monkeypatch.setattr(page, "find_chapter", lambda analysis: other if analysis == "a-first-one" else found(analysis))
     small = only(synthetic.result(synthetic.SMALL), "heads", "kinds")
@@ -202,6 +203,12 @@ def test_importing_the_page_imports_no_torch():
 
 
 def test_prose_is_escaped_before_it_is_linked():
+    of_stacks = prose(lambda layer, head: layer < 2, ["", "decoder", "decoder cross"])
+    assert of_stacks("so decoder cross L1H0, decoder L0H2, L1H1 and decoder L7H0") == (
+        'so decoder cross <a class="head" href="#decoder%20cross/L1H0">L1H0</a>, '
+        'decoder <a class="head" href="#decoder/L0H2">L0H2</a>, '
+        '<a class="head" href="#L1H1">L1H1</a> and decoder L7H0'
+    )
     convert = prose(lambda layer, head: layer < 2)
     assert convert("<L1H3> & `a<b`") == ('&lt;<a class="head" href="#L1H3">L1H3</a>&gt; &amp; <code>a&lt;b</code>')
     assert convert("L7H0") == "L7H0"  # no such head in this run
@@ -225,3 +232,15 @@ def test_figures_on_one_page_do_not_share_ids_or_style():
     assert 'aria-label="how &quot;far&quot;"' in made
     for gone in ("figure_1", "<style", "metadata", "fill:red", "height="):
         assert gone not in made
+
+
+def test_what_a_model_builds_itself_and_what_its_input_does_not_reach_are_said() -> None:
+    told = dict(
+        facts.of_model(
+            {"name": "m", "model_built_pairs": ["encoder_blocks.0.attn"], "not_reached": ["vision.0", "vision.1"],
+             "model_built_patterns": []}
+        )
+    )  # fmt: skip
+    assert told["Queries × keys built by the model"] == "encoder_blocks.0.attn"
+    assert told["Attention that its input does not come to"] == "vision.0, vision.1"
+    assert "Patterns built by the model" not in told

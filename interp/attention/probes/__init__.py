@@ -20,8 +20,8 @@ from .collected import (
     NormWeighted,
     SelectedRows,
     StrongestEdges,
-    StrongestGroup,
 )
+from .combined import LargestAmong, RelativeEntropy, SetMass, Together, WithoutKeys
 from .means import (
     DistanceHistogram,
     Entropy,
@@ -35,6 +35,7 @@ from .means import (
     StrongestOffset,
     TargetMass,
 )
+from .words import StrongestGroup
 
 __all__ = [
     "DistanceHistogram",
@@ -44,6 +45,7 @@ __all__ = [
     "HeadDivergence",
     "LabelMass",
     "LabelMatch",
+    "LargestAmong",
     "MassReceived",
     "MaxWeight",
     "Measured",
@@ -52,12 +54,16 @@ __all__ = [
     "PositionMass",
     "Probe",
     "Reading",
+    "RelativeEntropy",
     "RowMean",
     "SelectedRows",
+    "SetMass",
     "StrongestEdges",
     "StrongestGroup",
     "StrongestOffset",
     "TargetMass",
+    "Together",
+    "WithoutKeys",
     "basic",
 ]
 

@@ -159,15 +159,19 @@ class RowMean(Probe):
     def update(self, state: Sums, rows: Rows) -> None:
         """Add a block's rows."""
         values, eligible = self.measure(rows)
+        state.add(values, self.eligible(rows, values, eligible))
+
+    def eligible(self, rows: Rows, values: Tensor, measured: Tensor | None) -> Bool[Tensor, "#batch #head row *axes"]:
+        """Which of the rows that were measured take part: no padding, and none before ``first_position``."""
         axes = [1] * (values.ndim - 3)
-        if eligible is None:
-            eligible = torch.ones(1, 1, values.shape[2], *axes, dtype=torch.bool, device=values.device)
+        if measured is None:
+            measured = torch.ones(1, 1, values.shape[2], *axes, dtype=torch.bool, device=values.device)
         if rows.valid is not None:
-            eligible = eligible & rows.valid.reshape(*rows.valid.shape, *axes)
+            measured = measured & rows.valid.reshape(*rows.valid.shape, *axes)
         if self.first_position > 0:
             position = rows.mask.query_position[:, rows.start : rows.stop] >= self.first_position
-            eligible = eligible & position.reshape(position.shape[0], 1, -1, *axes)
-        state.add(values, eligible)
+            measured = measured & position.reshape(position.shape[0], 1, -1, *axes)
+        return measured
 
     def finish(self, state: Sums) -> Measured:
         """The means."""

@@ -68,11 +68,7 @@ class OffsetMass(RowMean):
 
     def measure(self, rows: Rows) -> tuple[Tensor, Tensor]:
         weights = torch.stack([rows.at_offset(offset) for offset in self.offsets], dim=-1)
-        offsets = torch.tensor(list(self.offsets), device=weights.device)
-        query = rows.query_index[None, None, :, None]
-        key = rows.query_key_index[None, None, :, None] - offsets
-        exists = (key >= 0) & (key < rows.mask.n_keys)
-        return weights, exists & rows.mask.permits(query, key.clamp(0, rows.mask.n_keys - 1))
+        return weights, _may_read(rows, self.offsets)
 
 
 @dataclass(frozen=True, eq=False)
@@ -254,9 +250,11 @@ class DistanceHistogram(RowMean):
 
     Args:
         n_bins: number of bins; bin b > 0 starts at distance 2^(b−1).
+        signed: keys after the query have bins of their own, −1, −2–3, …, which follow the others.
     """
 
     n_bins: int = 16
+    signed: bool = False
     aligned: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -264,7 +262,8 @@ class DistanceHistogram(RowMean):
             raise ValueError(f"DistanceHistogram needs at least one bin; got {self.n_bins}")
 
     def axes(self) -> tuple[tuple[str, Sequence[object]], ...]:
-        return (("distance_from", [0] + [2 ** (b - 1) for b in range(1, self.n_bins)]),)
+        back = [0, *(2 ** (b - 1) for b in range(1, self.n_bins))]
+        return (("distance_from", [*back, *(-low for low in back[1:])] if self.signed else back),)
 
     def measure(self, rows: Rows) -> tuple[Tensor, None]:
         # Sums over key ranges as differences of one running sum: in float64, and without scattered writes, which are
@@ -272,15 +271,17 @@ class DistanceHistogram(RowMean):
         running = torch.nn.functional.pad(rows.pattern.cumsum(-1, dtype=torch.float64), (1, 0))
         at = rows.query_key_index - rows.low
         width = rows.high - rows.low
-        bins = []
+        bins, forward = [], []
         for b in range(self.n_bins):
             near = 0 if b == 0 else 2 ** (b - 1)
             far = 2**b if b < self.n_bins - 1 else max(rows.mask.n_keys, 2**b) + abs(rows.mask.offset) + 1
             mass = self._between(running, at - far + 1, at - near + 1, width)
-            if not rows.mask.mask.causal:
+            if self.signed and b > 0:
+                forward.append(self._between(running, at + near, at + far, width))
+            elif not self.signed and not rows.mask.mask.causal:
                 mass = mass + self._between(running, at + max(near, 1), at + far, width)
             bins.append(mass)
-        return torch.stack(bins, dim=-1), None
+        return torch.stack([*bins, *forward], dim=-1), None
 
     @staticmethod
     def _between(running: Tensor, first: Tensor, last: Tensor, width: int) -> Tensor:
@@ -295,10 +296,14 @@ class StrongestOffset(RowMean):
     """Share of rows whose strongest key stands at each offset from ``first`` to ``last`` (1 is the previous token).
 
     Keys of equal weight share their row.
+
+    Args:
+        where_possible: eligible for an offset are the rows that may read a key there; else all rows are.
     """
 
     first: int = -8
     last: int = 8
+    where_possible: bool = False
     aligned: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -308,10 +313,12 @@ class StrongestOffset(RowMean):
     def axes(self) -> tuple[tuple[str, Sequence[object]], ...]:
         return (("offset", list(range(self.first, self.last + 1))),)
 
-    def measure(self, rows: Rows) -> tuple[Tensor, None]:
+    def measure(self, rows: Rows) -> tuple[Tensor, Tensor | None]:
         strongest = (rows.pattern == rows.max_weight[..., None]).to(rows.pattern.dtype)
         shares = replace(rows, pattern=strongest / strongest.sum(-1, keepdim=True))
-        return torch.stack([shares.at_offset(offset) for offset in range(self.first, self.last + 1)], dim=-1), None
+        offsets = range(self.first, self.last + 1)
+        found = torch.stack([shares.at_offset(offset) for offset in offsets], dim=-1)
+        return found, _may_read(rows, offsets) if self.where_possible else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -323,3 +330,11 @@ class GradientTimesWeight(RowMean):
     def measure(self, rows: Rows) -> tuple[Tensor, None]:
         assert rows.grad_pattern is not None
         return (rows.pattern * rows.grad_pattern).abs().sum(-1), None
+
+
+def _may_read(rows: Rows, offsets: Sequence[int]) -> Tensor:
+    """Whether each row may read the key at each offset before it: [batch or 1, head or 1, row, offset]."""
+    query = rows.query_index[None, None, :, None]
+    key = rows.query_key_index[None, None, :, None] - torch.tensor(list(offsets), device=rows.pattern.device)
+    exists = (key >= 0) & (key < rows.mask.n_keys)
+    return exists & rows.mask.permits(query, key.clamp(0, rows.mask.n_keys - 1))

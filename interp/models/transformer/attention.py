@@ -12,6 +12,7 @@ from transformer_lens.hook_points import HookPoint
 
 from interp.attention import AlibiSlopes, Mask, attend, reference
 from interp.errors import UserError
+from interp.models.groups import for_query_heads
 from interp.models.owners import attend_at, owner
 from interp.models.transformer.config import TransformerConfig
 from interp.models.transformer.linear import (
@@ -112,7 +113,12 @@ class Attention(nn.Module):
             query = self.hook_rot_q(self.rotary(query, place.positions))
             key = self.hook_rot_k(self.rotary(key, place.positions))
         inputs = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
-        z = self._softmax(*inputs, place) if self.config.attention == "softmax" else self._linear(*inputs, place)
+        if query.shape[2] == 0:  # every head was pruned
+            z = query.transpose(1, 2)
+        elif self.config.attention == "softmax":
+            z = self._softmax(*inputs, place)
+        else:
+            z = self._linear(*inputs, place)
         return self.o_proj(self.hook_z(z.transpose(1, 2)).flatten(2))
 
     def _heads(self, x: Tensor) -> Float[Tensor, "batch position head d_head"]:
@@ -125,8 +131,9 @@ class Attention(nn.Module):
             key, value = place.cache.extend(self.layer, key, value)
         mask = self._mask(place)
         if self.implementation == "sdpa":
-            return sdpa(query, key, value, mask, self.scale)
+            return sdpa(query, *for_query_heads(self, key, value), mask, self.scale)
         if self.implementation == "eager":
+            key, value = for_query_heads(self, key, value)
             return reference(query, key, value, mask, self.scale).output.to(value.dtype)
         return attend_at(self, query, key, value, mask, self.scale)
 
@@ -156,6 +163,7 @@ class Attention(nn.Module):
         before = None if place.cache is None else place.cache.layers.get(self.layer)
         assert not isinstance(before, tuple)
         valid = None if place.valid is None else place.valid[:, -key.shape[2] :]
+        key, value = for_query_heads(self, key, value)
         z, state = linear_attention(query, key, value, causal=self.config.causal, key_valid=valid, state=before)
         if place.cache is not None:
             place.cache.layers[self.layer] = state
@@ -174,6 +182,7 @@ class Attention(nn.Module):
         """Linear attention through the core, row block by row block, where probes and edits reach it."""
         log_kernel, found = (LogKernel(),), owner(self)
         if self.implementation == "eager" or found is None:
+            key, value = for_query_heads(self, key, value)
             return attend(query, key, value, mask, 1.0, edits=log_kernel, block_rows=query.shape[2])
         (model, site), recording = found, found[0].seam.recording
         if recording is not None and "qk" in recording.keep:

@@ -33,7 +33,7 @@ def hook_transformer(
     transformer.set_attn_implementation("interp")
     transformer.eval()
     model = HookedModel(transformer, (), tokenizer=tokenizer, info={"name": type(transformer).__name__, **(info or {})})
-    model.sites = tuple(
+    sites = [
         AttentionSite(
             name=site_name("", known.layer, "self"),
             layer=known.layer,
@@ -49,7 +49,8 @@ def hook_transformer(
             projections=known.projections,
         )
         for known in attention_modules(transformer)
-    )
+    ]
+    model.sites = tuple(site for site in sites if site.n_heads)
     for site in model.sites:
         own(site.module, model, site)
     config = transformer.config
@@ -59,8 +60,10 @@ def hook_transformer(
         "dtype": str(model.dtype).removeprefix("torch."),
         "n_sites": len(model.sites),
         "n_layers": config.n_layers,
-        "n_heads": config.n_heads,
-        "n_kv_heads": config.kv_heads,
+        "n_heads": max((site.n_heads for site in model.sites), default=0),
+        "n_kv_heads": max((site.n_kv_heads for site in model.sites), default=0),
         "d_head": config.head_width,
     }
+    if emptied := [site.name for site in sites if not site.n_heads]:
+        model.info["emptied"] = emptied
     return model

@@ -19,7 +19,7 @@ TABLES = {
     "freedom_worth": TableNote("Rank correlations over heads with what the mean pattern does to other text."),
     "patterns": TableNote("Weights of a few rows as they are and as far as they can go.", "-weight"),
 }  # fmt: skip
-KINDS_FROM = ("specialization", "induction-heads")
+KINDS_FROM = ("head-specialization", "induction-heads")
 
 
 def lead(reading: Reading) -> Sentence | None:

@@ -147,8 +147,8 @@ def _agreement(reading: Reading) -> Finding | None:
     rows = table.loc[table["ablation"] == kind].sort_values("rho", ascending=False)
     best, importance = first(rows), rows.loc[rows["score"] == "importance"]
     verdict = (
-        f"Of the scores that need no ablation, {_score(best)} ranks heads most as ablating them does: Spearman's ρ is "
-        f"{words.measured(best['rho'], best['ci_low'], best['ci_high'])} over "
+        f"Of the scores that need no ablation, the {_score(best)} ranks heads most as ablating them does: Spearman's "
+        f"ρ is {words.measured(best['rho'], best['ci_low'], best['ci_high'])} over "
         f"{words.count(int(best['n_heads']), 'head')}."
     )
     support = []
@@ -173,7 +173,7 @@ def _direct(reading: Reading) -> Finding | None:
     less = len(needed.loc[needed["ci_high_direct"] < needed["ci_low"]])
     more = len(needed.loc[needed["ci_low_direct"] > needed["ci_high"]])
     verdict = (
-        f"Of the {words.count(len(needed), 'needed head')} with a direct path to the logits, {words.number_word(less)} "
+        f"Of {words.few(len(needed), 'needed head')} with a direct path to the logits, {words.number_word(less)} "
         f"{words.agree(less, 'does', 'do')} more by way of later layers than directly, and {words.number_word(more)} "
         f"{words.agree(more, 'is', 'are')} partly made up for by them."
     )

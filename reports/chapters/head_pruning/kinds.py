@@ -37,9 +37,7 @@ def finding(table: pd.DataFrame) -> tuple[Finding, ...]:
     kinds = _by_median(table)
     if len(kinds) < 2:
         return ()
-    told = [
-        f"{words.count(len(rows), _name(kind))} ({100 * float(rows['share'].median()):.0f} %)" for kind, rows in kinds
-    ]
+    told = [f"{_counted(len(rows), kind)} ({100 * float(rows['share'].median()):.0f} %)" for kind, rows in kinds]
     verdict = (
         f"In the order of importance, {words.join(told)} go when so much of the model's heads is pruned, by the "
         "median of each kind."
@@ -72,5 +70,7 @@ def _by_median(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
     return sorted(groups, key=lambda group: -float(group[1]["share"].median()))
 
 
-def _name(kind: str) -> str:
-    return "head of no kind" if kind == _OTHER else words.KINDS.get(kind, f"{kind.replace('_', ' ')} head")
+def _counted(n: int, kind: str) -> str:
+    if kind == _OTHER:
+        return f"{words.count(n, 'head')} of no kind"
+    return words.count(n, words.KINDS.get(kind, f"{kind.replace('_', ' ')} head"))

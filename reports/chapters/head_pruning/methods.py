@@ -26,7 +26,7 @@ METHODS = (
         "Ablation",
         "The change of the metric when one head's output before W_O is replaced: by its output on another sequence at "
         "the same position (resample), its mean over other sequences, or zero; or when its pattern becomes its mean "
-        "pattern (Hassid et al. 2022). Other sequences are those of the scoring half. p-values flip signs, paired by "
+        "pattern (Hassid et al. 2022). Other sequences are those of the scoring part. p-values flip signs, paired by "
         "sequence, and are corrected over heads and both directions together. Needed: the metric rises; harmful: it "
         "falls.",
         "change = metric without the head − metric, paired by sequence",
@@ -42,7 +42,7 @@ METHODS = (
     Method(
         "Pruning curves",
         "Heads are gated to zero in the order of a score, lowest first, 10 % at a time; no training in between. "
-        "Orders are made on one half of the sequences and measured on the other. The area is the mean of the metric "
+        "Orders are made on a third of the sequences and measured on the other. The area is the mean of the metric "
         "along the curve (trapezoid rule), the margin its difference from that of importance, paired by sequence.",
         "area = ∫ metric(share) d share",
         "Michel et al. 2019",
@@ -56,7 +56,7 @@ METHODS = (
     ),
     Method(
         "Rank agreement",
-        "Spearman's ρ over the ablated heads, score from one half of the sequences, change from the other. Sequences "
+        "Spearman's ρ over the ablated heads, score from a third of the sequences, change from the other. Sequences "
         "are drawn anew for the interval, which pulls correlations down; the ends are those of the basic bootstrap on "
         "Fisher's scale, which turns that round. Importance on two kinds of data is compared likewise, by Pearson's r "
         "over all heads.",
@@ -121,7 +121,7 @@ def paragraph(reading: Reading) -> str:
     return (
         f"We scored the {words.count(reading.n_heads, 'attention head')} of {reading.model_name}{weights} with "
         f"{f'interp {version}' if version else 'interp'} by the mean absolute derivative of the metric by a gate on "
-        f"each head's output, normalised by layer (Michel et al., 2019), on one half{of}. On the other half heads "
+        f"each head's output, normalised by layer (Michel et al., 2019), on a third{of}. On the others heads "
         "were ablated one by one (output replaced by that on another sequence at the same position) and pruned by "
         "gating in steps of 10 %, in the order of importance and in random orders. Changes are paired by sequence, "
         "with studentised bootstrap intervals over sequences (95 %); p-values are from sign flips with "

@@ -22,7 +22,8 @@ def opening(reading: Reading) -> Plate | None:
         return None
     heads = reading.measured("heads", "value", metric="importance", data=first)
     effects = main_effects(reading)
-    needed = effects.loc[effects["verdict"] == "needed"].sort_values("change", ascending=False)
+    needed = effects.loc[effects["verdict"] == "needed"] if len(effects) else effects
+    needed = needed.sort_values("change", ascending=False) if len(needed) else needed
     chosen = needed if len(needed) else heads.sort_values("value", ascending=False)
     stack = words.stack_name(str(chosen["site"].iloc[0]))
     outlined = reading.stack(chosen, stack).head(_OUTLINED)
@@ -156,9 +157,9 @@ def _agreement(reading: Reading) -> Plate | None:
     return Plate(
         "agreement",
         "How well cheap scores rank heads as ablation does",
-        f"Rank correlation over {words.count(int(max(table['n_heads'])), 'head')} between each score, from one half "
-        "of the sequences, and the change that ablation makes on the other half, one marker a way of ablation. Bars: "
-        "95 % intervals over the sequences of both halves.",
+        f"Rank correlation over {words.count(int(max(table['n_heads'])), 'head')} between each score, from a third "
+        "of the sequences, and the change that ablation makes on the others, one marker a way of ablation. Bars: "
+        "95 % intervals over both.",
         figure,
         (Rows("agreement"),),
     )
@@ -175,7 +176,7 @@ def _left(reading: Reading) -> list[Plate]:
             layers = len(table["layer"].unique())
             figure, (ax,) = style.canvas(style.NARROW + 0.9, 1.0 + min(max(0.15 * layers, 0.6), 5.0))
             draw.left_by_layer(table, ax)
-            style.side_bar(figure, [ax], ax.images[0], "share of the layer's heads left")
+            style.side_bar(figure, [ax], ax.images[0], "share left")
             return figure
 
         of = f" ({stack})" if stack else ""
@@ -194,9 +195,9 @@ def _left(reading: Reading) -> list[Plate]:
 
 def _gates(reading: Reading) -> list[Plate]:
     path, gates = reading.measured("gates_path", "loss"), reading.table("gates")
-    if path.empty or gates.empty:
-        return []
     curve = reading.table("curve", order="importance")
+    if path.empty or gates.empty or curve.empty:
+        return []
     n = len(gates.drop_duplicates(["site", "head"]))
 
     def figure() -> Figure:

@@ -21,6 +21,10 @@ TABLES = {
     "reach": TableNote("Prefix matching of the strongest heads at longer periods."),
     "behaviour": TableNote("What the model itself does on repeats and on text."),
     "loss_by_position": TableNote("Loss of every next token along the sequences."),
+    "formation": TableNote("Loss and in-context learning at each checkpoint of training."),
+    "formation_heads": TableNote(
+        "Every head's scores at each checkpoint of training.", "-step", "metric=prefix_matching"
+    ),
     "patterns": TableNote("Attention weights of at least 0.005 of the strongest heads on a few sequences."),
     "tokens": TableNote("The tokens of these sequences."),
 }

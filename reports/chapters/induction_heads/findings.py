@@ -4,7 +4,7 @@ import pandas as pd
 
 from reports import words
 from reports.chapters import Cell, Finding, Rows, Sentence
-from reports.chapters.induction_heads import causes
+from reports.chapters.induction_heads import causes, formation
 from reports.chapters.reading import KEYS, Reading, Row, because, first, head_rows, reasons, records
 
 ALPHA = 0.05  # heads are called at this level, by p-values that the analysis has corrected
@@ -25,7 +25,7 @@ def findings(reading: Reading) -> tuple[Finding, ...]:
     """All that can be said of this run, the most important first."""
     made = (
         induction(reading), copying(reading), causes.behaviour(reading), causes.ablation(reading),
-        causes.composition(reading), causes.reach(reading), other_kinds(reading),
+        causes.composition(reading), causes.reach(reading), other_kinds(reading), formation.formation(reading),
     )  # fmt: skip
     return tuple(finding for finding in made if finding is not None)
 

@@ -42,8 +42,9 @@ METHODS = (
         "Copying (logits)",
         "Each of 25 random tokens is attended to in turn, its embedding alone in the stream. r[i, j] is by how much "
         "the head's output on token i raises the logit of token j over the mean of the vocabulary, cut off below zero; "
-        "norms are folded into the weights. 1: only the attended token is raised. A head whose raised tokens have "
-        "nothing to do with the attended one scores 2/25 − 1 = −0.92.",
+        "norms are folded into the weights. 1: only the attended token is raised; −1: it never is. Chance is exact: "
+        "over all ways to pair attended with raised tokens the mean of the score is 2/n − 1 for n tokens, −0.92 for "
+        "25, whatever r is.",
         "2 · Σ_i r[i, i] / Σ_{i, j} r[i, j] − 1",
         "Olsson et al. 2022",
     ),
@@ -157,7 +158,9 @@ def _settings(reading: Reading) -> str:
 
 def _tokens(reading: Reading) -> str:
     parts = (("sequences", "{} sequences"), ("repeats", "of {} copies"), ("period", "of {} random tokens"))
-    told = [text.format(reading.config[key]) for key, text in parts if reading.config.get(key)]
+    repeated = (reading.provenance.get("inputs") or {}).get("repeated") or {}
+    known = {**reading.config, **({"period": repeated["period"]} if "period" in repeated else {})}
+    told = [text.format(known[key]) for key, text in parts if known.get(key)]
     return f"Inputs were {' '.join(told)}. " if told else ""
 
 

@@ -5,7 +5,7 @@ from matplotlib.figure import Figure
 
 from reports import style, words
 from reports.chapters import Plate, Rows
-from reports.chapters.induction_heads import pictured
+from reports.chapters.induction_heads import formation, pictured
 from reports.chapters.induction_heads.findings import called
 from reports.chapters.maps import map_plate, maps_plate
 from reports.chapters.reading import Reading, records
@@ -18,7 +18,7 @@ _SETS = 3  # sizes of ablated sets drawn side by side
 def plates(reading: Reading) -> tuple[Plate, ...]:
     """All figures that this run has tables for."""
     scatters = [_scatter(reading, stack) for stack in reading.stacks]
-    others = (_loss, _ablation, _composition, _reach, pictured.patterns, pictured.named_pattern)
+    others = (_loss, _ablation, _composition, _reach, formation.plate, pictured.patterns, pictured.named_pattern)
     made = [*scatters, *(plate(reading) for plate in others), maps_plate(reading, "score-maps")]
     return tuple(plate for plate in made if plate is not None)
 

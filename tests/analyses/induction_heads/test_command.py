@@ -46,7 +46,7 @@ def test_it_runs_as_a_module_into_a_run_folder(folder: Path, tmp_path: Path) -> 
     assert ran.returncode == 0, ran.stderr
     result = RunFolder(tmp_path / "run").load("induction-heads")
     assert result.provenance["config"]["ablated"] == [1, 2]
-    assert result.provenance["inputs"]["repeated"]["what"].startswith("4 sequences of 16 tokens")
+    assert result.provenance["inputs"]["repeated"]["what"].startswith("4 sequences of 17 tokens")
     assert any(part["part"] == "everything on text" for part in result.provenance["left_out"])
     assert set(result.tables["ablation"]["n_heads"]) == {1, 2}
 

@@ -35,13 +35,16 @@ def test_kept_weights_are_the_models_own() -> None:
     given, found = prepared(model, config)
     kept: dict[str, Any] = patterns.tables(model, given, found, config)
     tokens = torch.tensor([kept["tokens"]["token"].tolist()])
-    assert tokens.shape == (1, 16)  # two copies of the period, which is shorter than what could be shown
+    assert tokens.shape == (
+        1,
+        17,
+    )  # two copies and what comes before: less than what could be shown
     plain = make("llama")
     plain.set_attn_implementation("eager")
     with torch.no_grad():
         every = plain(input_ids=tokens, output_attentions=True).attentions
     for (layer, head), rows in kept["patterns"].groupby(["layer", "head"]):
-        grid = np.zeros((16, 16))
+        grid = np.zeros((17, 17))
         grid[rows["query"], rows["key"]] = rows["weight"]
         expected = every[int(str(layer))][0, int(str(head))].double().numpy()
         np.testing.assert_allclose(grid, np.where(expected >= 0.005, expected, 0.0), rtol=0, atol=1e-5)
@@ -82,7 +85,7 @@ def test_reach_follows_an_ideal_head_on_tokens_that_did_not_pick_it(monkeypatch:
     assert (table["n"] == 3).all()
     chance = table.groupby("period")["chance"].first()
     for period, found_chance in chance.items():
-        rows = np.arange(int(str(period)), 2 * int(str(period)))
+        rows = 1 + np.arange(int(str(period)), 2 * int(str(period)))  # behind the beginning of a sequence
         assert found_chance == pytest.approx((1 / (rows + 1)).mean())
     assert len(seeds) == 3
     assert config.seed not in seeds

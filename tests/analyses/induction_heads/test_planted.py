@@ -10,7 +10,7 @@ from analyses.induction_heads import SCHEMAS, Config, run
 from interp.results import Result, Workspace, check_tables
 from tests.analyses.induction_heads.planted import HEADS, planted
 
-CONFIG = Config(period=9, sequences=16, reach=16, shown_tokens=18, ablated=(1, 2), draws=2)
+CONFIG = Config(period=9, sequences=16, reach=16, shown_tokens=19, ablated=(1, 2), draws=2)
 KINDS = {"induction": "induction", "previous": "previous_token", "duplicate": "duplicate_token"}
 
 
@@ -90,10 +90,10 @@ def test_patterns_show_the_planted_diagonal(result: Result) -> None:
     patterns: Any = result.tables["patterns"]
     tokens: Any = result.tables["tokens"]
     of = patterns[(patterns["layer"] == 1) & (patterns["head"] == 2) & (patterns["data"] == "repeated")]
-    assert len(tokens) == 18
-    assert list(of[of["query"] >= 9]["key"]) == list(range(1, 10))
+    assert len(tokens) == 19  # the beginning of a sequence, and two copies
+    assert list(of[of["query"] >= 10]["key"]) == list(range(2, 11))
     assert (of["weight"] == 1.0).all()
-    assert tokens["token"].tolist()[:9] == tokens["token"].tolist()[9:]
+    assert tokens["token"].tolist()[1:10] == tokens["token"].tolist()[10:]
     assert {(0, 0), (0, 3)} <= heads(patterns)  # one head of each other kind is shown
 
 
@@ -115,7 +115,7 @@ def test_it_says_what_full_would_add_and_what_was_read(result: Result, work: Wor
     left_out = " ".join(part["part"] for part in work.left_out)
     assert "everything on text" in left_out
     assert "random draws" not in left_out  # they were asked for by number
-    assert result.provenance["inputs"]["repeated"]["what"].startswith("16 sequences of 18 tokens")
+    assert result.provenance["inputs"]["repeated"]["what"].startswith("16 sequences of 19 tokens")
     assert len(result.provenance["inputs"]["unrepeated"]["sha256"]) == 64
 
 

@@ -89,8 +89,17 @@ def test_probes_of_single_rows(case: Case, seed: int, block_rows: int | None) ->
 @settings(max_examples=60, deadline=None)
 @given(cases((torch.float64,), ORDERS[:-1]), BLOCKS)
 def test_strongest_offset(case: Case, block_rows: int | None) -> None:
-    _, (reading,) = attend(*case.arguments, probes=[probes.StrongestOffset(-3, 5)], block_rows=block_rows)
+    asked = [probes.StrongestOffset(-3, 5), probes.StrongestOffset(-3, 5, where_possible=True)]
+    _, (reading, possible) = attend(*case.arguments, probes=asked, block_rows=block_rows)
     check(reading, *mean_over_rows(seen(case), strongest_offset(-3, 5)), 1e-12)
+
+    def of_row(look: Any, b: int, h: int, i: int, weights: list[float], permitted: list[bool]) -> list[Any]:
+        """The same, where a key at the offset may be read."""
+        shares = strongest_offset(-3, 5)(look, b, h, i, weights, permitted)
+        keys = [look.at(i) - offset for offset in range(-3, 6)]
+        return [s if 0 <= j < len(weights) and permitted[j] else None for s, j in zip(shares, keys, strict=True)]
+
+    check(possible, *mean_over_rows(seen(case), of_row), 1e-12)
 
 
 @settings(max_examples=100, deadline=None)

@@ -1,3 +1,5 @@
+from types import SimpleNamespace
+
 import pytest
 
 from interp.data import prefix_tokens, suffix_tokens
@@ -8,6 +10,12 @@ def test_what_a_tokenizer_puts_around_a_text(plain_tokenizer, wrapping_tokenizer
     assert prefix_tokens(plain_tokenizer) == suffix_tokens(plain_tokenizer) == []
     assert prefix_tokens(wrapping_tokenizer) == [wrapping_tokenizer.bos_token_id]
     assert suffix_tokens(wrapping_tokenizer) == [wrapping_tokenizer.eos_token_id]
+
+
+def test_without_a_tokenizer_the_config_names_the_beginning():
+    assert prefix_tokens(None, SimpleNamespace(bos_token_id=7)) == [7]
+    assert prefix_tokens(None, SimpleNamespace(bos_token_id=None)) == []
+    assert prefix_tokens(None, SimpleNamespace()) == prefix_tokens(None) == suffix_tokens(None) == []
 
 
 def test_encoder(minilm_tokenizer):

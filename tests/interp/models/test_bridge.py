@@ -132,3 +132,29 @@ def test_no_bridge_is_said_so() -> None:
     model = interp.load(make("distilbert"))
     with pytest.raises(UserError, match="TransformerLens makes no bridge for DistilBert"):
         _ = model.bridge
+
+
+@pytest.mark.parametrize("family", ["gpt2", "llama", "gpt_neox"])
+def test_a_bridge_of_ones_own_is_read_as_any_module(family: str) -> None:
+    """One that TransformerLens made of a transformers model: it computes attention by hand, and is read there."""
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
+
+    tokens = torch.randint(3, 97, (2, 9), generator=torch.Generator().manual_seed(0))
+    rows = probes.SelectedRows(queries=range(9))
+    expected = interp.load(make(family), verify=False).run(tokens, probes=[rows])
+    module: Any = make(family)
+    module.set_attn_implementation("eager")
+    bridge = build_bridge_from_module(
+        module, type(module).__name__, hf_config=module.config, tokenizer=None, model_name=family
+    )
+    model = interp.load(bridge, tokens)
+    assert (model.d_vocab, model.is_causal) == (97, True)
+    run = model.run(tokens, probes=[rows])
+    for site, other in zip(run.sites, expected.sites, strict=True):
+        assert_close(run.readings(0)[site.name].values, expected.readings(0)[other.name].values, rtol=0, atol=1e-5)
+
+
+def test_a_hooked_models_own_bridge_is_read_through_that_model() -> None:
+    model = interp.load(make("llama"), verify=False)
+    with pytest.raises(UserError, match=r"belongs to a model that was hooked before.*through model"):
+        interp.load(model.bridge, torch.zeros(2, 5, dtype=torch.long))

@@ -23,7 +23,7 @@ from interp.models import bundled, checkpoints, conversion
 from interp.models.bundled import Package
 from interp.models.checkpoints import Checkpoint, Loaded, load_transformers, locate
 from interp.models.files import check_safetensors, file_sha256, weight_files, weights_sha256
-from tests.interp.models.families import tiny
+from tests.families import tiny
 
 
 @pytest.fixture

@@ -497,6 +497,20 @@ def test_unknown_projections_are_served_without_weights_until_declared() -> None
     assert load(odd, declarations=[names]).head_weights(1).W_Q.shape == (6, 48, 8)
 
 
+def test_a_projection_that_cannot_be_read_costs_its_own_site_its_weights_and_no_other() -> None:
+    module, known = make("llama"), load(make("llama"))
+    adapted = module.model.layers[1].self_attn
+    adapted.v_proj = nn.Sequential(adapted.v_proj)
+    model, tokens = load(module), families.tokens()
+    assert [site.name for site in model.sites] == [site.name for site in known.sites]
+    for layer in (0, 2):
+        assert_close(model.head_weights(layer).W_V, known.head_weights(layer).W_V)
+    with pytest.raises(UserError, match=r"value projection of model\.layers\.1\.self_attn is a Sequential"):
+        model.head_weights(1)
+    run, expected = (m.run(tokens, probes=probes.basic()) for m in (model, known))
+    assert_close(run.values(0), expected.values(0))
+
+
 def test_latent_attention_is_read_too() -> None:
     """DeepSeek's queries and keys are wider than its values, and come from no plain projections."""
     latent = {"kv_lora_rank": 8, "q_lora_rank": 8, "qk_rope_head_dim": 4, "qk_nope_head_dim": 8, "v_head_dim": 6,

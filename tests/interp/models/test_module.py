@@ -2,8 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -13,6 +15,7 @@ from torch.testing import assert_close
 import interp
 from interp.attention import edits, probes
 from interp.errors import UserError
+from tests.own_models import VOCABULARY, Language, Pair
 from tests.zoo import ZOO, Entry
 
 pytestmark = [
@@ -185,6 +188,44 @@ def test_dropout_in_training_is_refused() -> None:
         model.run(entry.example, probes=probes.basic())
 
 
+class Dropping(nn.Module):
+    """Dropout of the input, and of the softmax's rows by hand; none inside torch's attention."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.drop, self.attention = nn.Dropout(0.5), ZOO["mingpt"]().module
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attention(self.drop(x))
+
+
+def test_dropout_in_training_is_allowed_with_a_seed() -> None:
+    x = ZOO["mingpt"]().example
+    model = interp.load(Dropping(), x)
+    assert model.module.training
+    with pytest.raises(UserError, match=r"or give run\(\) a seed"):
+        model.run(x, probes=[probes.MaxWeight()])
+    before = torch.get_rng_state()
+    read = [model.run(x, probes=[probes.MaxWeight()], seed=seed).readings(0)["attention"].values for seed in (1, 1, 2)]
+    assert torch.equal(read[0], read[1])
+    assert not torch.equal(read[0], read[2])
+    assert torch.equal(torch.get_rng_state(), before)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        dropped = model.module.drop(x)  # type: ignore[operator]
+    model.module.eval()
+    assert torch.equal(model.run(dropped, probes=[probes.MaxWeight()]).readings(0)["attention"].values, read[0])
+
+
+def test_attention_dropout_is_refused_even_with_a_seed() -> None:
+    entry = ZOO["encoder, 3 heads"]()
+    model = interp.load(entry.module, entry.example)
+    model.module.train()
+    with pytest.raises(UserError, match=r"asks for attention dropout 0\.1"):
+        model.run(entry.example, probes=[probes.MaxWeight()], seed=0)
+
+
 def test_autocast() -> None:
     entry = ZOO["fused qkv"]()
     model = interp.load(entry.module, entry.example)
@@ -276,6 +317,118 @@ def test_inputs_that_do_not_fit() -> None:
         model.run(torch.zeros(1, 3, dtype=torch.long), torch.ones(1, 3, dtype=torch.bool))
 
 
+class Raising(nn.Module):
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.inner, self.error = ZOO["fused qkv"]().module, error
+
+    def forward(self, x: Tensor, scale: float = 1.0) -> Tensor:
+        if x.shape[1] > 11:
+            raise self.error
+        return self.inner(scale * x)
+
+
+@pytest.mark.parametrize(
+    "error", [IndexError("out of range"), RuntimeError("shapes cannot be multiplied"), AssertionError("too long")]
+)
+def test_what_a_module_raises_is_said_with_what_it_was_given(error: Exception) -> None:
+    x = torch.zeros(2, 12, 16)
+    kind, given = type(error).__name__, r"x float32 \[2, 12, 16\]"
+    with pytest.raises(UserError, match=rf"example \({given}\): it raised {kind}: {error}"):
+        interp.load(Raising(error), x)
+    model = interp.load(Raising(error), x[:, :5])
+    with pytest.raises(UserError, match=rf"raised {kind} on {given}.*n_ctx="):
+        model.run(x, probes=[probes.MaxWeight()])
+    with pytest.raises(type(error)):
+        model.module(x)  # left alone, it is the module that it was
+
+
+def test_memory_that_is_used_up_stays_an_error_of_its_own() -> None:
+    x = torch.zeros(2, 12, 16)
+    for error in (RuntimeError("DefaultCPUAllocator: can't allocate memory"), torch.OutOfMemoryError("out of memory")):
+        with pytest.raises(RuntimeError, match="memory"):
+            interp.load(Raising(error), x)
+
+
+@pytest.mark.parametrize(
+    ("example", "told"),
+    [
+        (torch.zeros(2, 5, 7), "it raised RuntimeError"),  # a width that is not the module's
+        (torch.zeros(2, 5, 7, dtype=torch.long), r"int64 \[2, 5, 7\] from 0 to 0.*raised RuntimeError"),
+        ("a text", "must be a NumPy file"),
+        (None, "no embedding"),
+        ((), "does not take the example .missing a required argument"),
+        ({}, "at least one input"),
+        ({"y": torch.zeros(2, 5, 16)}, "raised TypeError: .*unexpected keyword argument"),
+        (torch.zeros(()), "raised"),
+        (7, "raised"),
+    ],
+)
+def test_examples_that_do_not_fit(example: Any, told: str) -> None:
+    with pytest.raises(UserError, match=told):
+        interp.load(Raising(ValueError()), example)
+
+
+def test_a_module_that_reads_two_sequences_wants_both_or_a_way_to_be_called() -> None:
+    tokens = torch.arange(12).view(2, 6)
+    module = Pair().eval()
+    model = interp.load(module, {"source": tokens, "target": tokens})
+    with pytest.raises(UserError, match=r"Pair needs target beside source.*forward=lambda module, tokens"):
+        model.run(tokens, probes=[probes.MaxWeight()])
+    run = model.run(inputs={"source": tokens, "target": tokens}, probes=[probes.MaxWeight()])
+    one = interp.load(Pair().eval(), tokens, forward=lambda module, tokens: module(tokens, tokens))
+    assert_close(one.run(tokens).output, run.output)
+    assert [site.name for site in one.sites] == [site.name for site in model.sites]
+    for site in one.sites:
+        assert one.module.get_submodule(site.path) is site.module
+
+
+def test_the_vocabulary_is_that_of_the_embedding_that_takes_the_tokens() -> None:
+    """Language has its positions' embedding first, with fewer rows."""
+    assert interp.load(Language().eval()).d_vocab == VOCABULARY
+
+
+@pytest.mark.parametrize(
+    "valid", [torch.ones(2, 6), torch.ones(2, 5, dtype=torch.bool), torch.ones(6, dtype=torch.bool)]
+)
+def test_masks_of_another_shape_or_kind(valid: Tensor) -> None:
+    x = torch.zeros(2, 6, 16)
+    model = interp.load(
+        ZOO["padding mask"]().module, {"tokens": x, "valid": torch.ones(2, 6, dtype=torch.bool)},
+        forward=lambda module, tokens, valid: module(tokens, valid),
+    )  # fmt: skip
+    with pytest.raises(UserError, match=r"valid must be boolean \[batch, position\] as the tokens, \[2, 6\]; got"):
+        model.run(x, valid)
+
+
+def test_inputs_from_a_file(tmp_path: Path) -> None:
+    """Numbers take the module's dtype, tokens say how long its inputs may be, an archive names its arguments."""
+    np.save(tmp_path / "x.npy", np.ones((9, 5, 16), np.float16))
+    model = interp.load(ZOO["fused qkv"]().module.double(), str(tmp_path / "x.npy"))
+    assert model.inputs.example(model)["inputs"]["x"].dtype is torch.float64
+    assert (model.n_ctx, model.d_vocab) == (None, None)
+    np.save(tmp_path / "ids.npy", np.ones((9, 7), np.uint8))
+    model = interp.load("tests.own_models:build", tmp_path / "ids.npy")
+    assert (model.n_ctx, model.d_vocab) == (7, VOCABULARY)
+    assert interp.load("tests.own_models:build", tmp_path / "ids.npy", n_ctx=20).n_ctx == 20
+    np.savez(tmp_path / "both.npz", source=np.ones((2, 7), int), target=np.zeros((2, 7), int))
+    model = interp.load("tests.own_models:pair", tmp_path / "both.npz")
+    assert set(model.inputs.example(model)["inputs"]) == {"source", "target"}
+    np.savez(tmp_path / "none.npz")
+    with pytest.raises(UserError, match="holds no array"):
+        interp.load("tests.own_models:pair", tmp_path / "none.npz")
+    with pytest.raises(UserError, match="for a module of one's own"):
+        interp.load("tiny-2l", tmp_path / "ids.npy")
+
+
+def test_a_factory_may_return_what_load_made_of_its_module() -> None:
+    model = interp.load("tests.own_models:tied_pair", dtype="float64")
+    assert model.info["name"] == "tests.own_models:tied_pair"
+    assert model.info["source"] == "factory tests.own_models:tied_pair"
+    assert model.dtype is torch.float64
+    assert model.info["dtype"] == "float64"
+
+
 def test_forward_of_ones_own() -> None:
     entry = ZOO["padding mask"]()
     x, keep = arguments(entry)
@@ -311,3 +464,14 @@ def test_factories() -> None:
         interp.load("tests.interp.models.test_module:missing")
     with pytest.raises(UserError, match="cannot be imported"):
         interp.load("no_such_package:build")
+
+
+def test_a_module_can_be_loaded_again() -> None:
+    entry = ZOO["fused qkv"]()
+    first_model, again = (interp.load(entry.module, entry.example) for _ in range(2))
+    read = [model.run(entry.example, probes=[probes.MaxWeight()]).values(0) for model in (first_model, again)]
+    assert_close(read[0], read[1], rtol=0, atol=0)
+    with again.edit(edits.GateHeads({(0, 1): 0.0})), torch.no_grad():
+        edited = entry.module(entry.example)
+    with torch.no_grad():
+        assert (edited - entry.module(entry.example)).abs().max() > 1e-4

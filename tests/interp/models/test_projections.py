@@ -18,7 +18,7 @@ from interp.models.projections import (
     head_weights,
     split_fused,
 )
-from tests.interp.models.families import NAMES, inputs, tiny
+from tests.families import TINY_NAMES, tiny, tiny_inputs
 
 #: Families that compute attention themselves, past transformers' attention functions.
 OWN_ATTENTION = ("gpt_neo", "bloom", "falcon_grouped", "falcon_multi_query", "falcon_alibi", "mpt")
@@ -64,7 +64,7 @@ def record(model: Any) -> Recorder:
     AttentionMaskInterface.register("recorder", sdpa_mask)
     model.set_attn_implementation("recorder")
     with torch.no_grad():
-        model(**inputs(model))
+        model(**tiny_inputs(model))
     return recorder
 
 
@@ -81,7 +81,7 @@ def module_inputs(model: Any, modules: dict[str, nn.Module]) -> tuple[dict[str, 
 
     handles = [module.register_forward_hook(keep(name)) for name, module in modules.items()]
     with torch.no_grad():
-        model(**inputs(model))
+        model(**tiny_inputs(model))
     for handle in handles:
         handle.remove()
     return read, written
@@ -104,7 +104,7 @@ def normed(attention: AttentionModule, made: Tensor, name: str) -> Tensor:
     return flat.unflatten(2, (-1, attention.d_head)).transpose(1, 2)
 
 
-@pytest.mark.parametrize("family", [name for name in NAMES if name not in OWN_ATTENTION])
+@pytest.mark.parametrize("family", [name for name in TINY_NAMES if name not in OWN_ATTENTION])
 def test_queries_keys_and_values_are_those_of_the_attention_function(family: str) -> None:
     model = tiny(family)
     attentions = attention_modules(model)
@@ -131,7 +131,7 @@ def test_queries_keys_and_values_are_those_of_the_attention_function(family: str
 
 @pytest.mark.parametrize(
     ("family", "method"),
-    [("bloom", "_reshape"), *((name, "_split_heads") for name in NAMES if name.startswith("falcon"))],
+    [("bloom", "_reshape"), *((name, "_split_heads") for name in TINY_NAMES if name.startswith("falcon"))],
 )
 def test_fused_projections_are_cut_as_their_own_modules_do(family: str, method: str) -> None:
     model = tiny(family)
@@ -160,7 +160,7 @@ def test_queries_and_keys_make_the_pattern(family: str) -> None:
     reading = attention.projections.get("query") or attention.projections["fused"]
     read, _ = module_inputs(model, {"x": reading})
     with torch.no_grad():
-        pattern = model(**inputs(model), output_attentions=True).attentions[0].log()
+        pattern = model(**tiny_inputs(model), output_attentions=True).attentions[0].log()
     query, key = (by_head(read["x"], w, b) for w, b in ((weights.W_Q, weights.b_Q), (weights.W_K, weights.b_K)))
     scores = query @ key.mT * (attention.d_head**-0.5 if family == "mpt" else 1)
     odds = pattern[:, :, 3:, :3] - pattern[:, :, 3:, :1]
@@ -168,7 +168,7 @@ def test_queries_and_keys_make_the_pattern(family: str) -> None:
     assert_close(odds - odds[:, :, :1], expected - expected[:, :, :1])
 
 
-@pytest.mark.parametrize("family", NAMES)
+@pytest.mark.parametrize("family", TINY_NAMES)
 def test_output_is_the_sum_over_heads_of_z_times_w_o(family: str) -> None:
     model = tiny(family)
     attentions = attention_modules(model)
@@ -183,7 +183,7 @@ def test_output_is_the_sum_over_heads_of_z_times_w_o(family: str) -> None:
 @pytest.mark.parametrize(
     ("family", "name"),
     # queries of grouped keys lie apart in Falcon's one parameter: W_Q is a copy there
-    [pair for pair in product(NAMES, ["W_V", "W_K", "W_Q"]) if pair != ("falcon_grouped", "W_Q")],
+    [pair for pair in product(TINY_NAMES, ["W_V", "W_K", "W_Q"]) if pair != ("falcon_grouped", "W_Q")],
 )
 def test_a_head_s_weights_are_views_and_move_that_head_alone(family: str, name: str) -> None:
     model = tiny(family)
@@ -344,6 +344,25 @@ def test_an_adapter_and_quantised_weights_are_refused() -> None:
     plain.weight = nn.Parameter(plain.weight.to(torch.int8), requires_grad=False)
     with pytest.raises(UnknownAttentionError, match="quantised"):
         head_weights(attention_modules(model)[0])
+
+
+def test_modules_that_cannot_be_read_are_listed_where_the_others_are_wanted() -> None:
+    model = tiny("llama")
+    attention = model.model.layers[0].self_attn
+    attention.q_proj = nn.Sequential(attention.q_proj)
+    reasons: dict[str, UnknownAttentionError] = {}
+    (other,) = attention_modules(model, unreadable=reasons)
+    assert (other.path, other.layer) == ("model.layers.1.self_attn", 1)
+    assert list(reasons) == ["model.layers.0.self_attn"]
+    assert "is a Sequential, expected nn.Linear" in str(reasons["model.layers.0.self_attn"])
+
+
+def test_torchs_own_attention_is_named_and_not_passed_over() -> None:
+    model = tiny("llama")
+    model.extra = nn.MultiheadAttention(32, 4)
+    with pytest.raises(UnknownAttentionError, match=r"extra is an nn\.MultiheadAttention.*interp\.load"):
+        attention_modules(model)
+    assert len(attention_modules(model, unknown="skip")) == 2
 
 
 def test_sizes_are_those_of_a_pruned_model() -> None:

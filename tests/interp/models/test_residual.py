@@ -10,7 +10,7 @@ from interp.errors import UserError
 from interp.models.norms import read_norm
 from interp.models.projections import attention_modules
 from interp.models.residual import ResidualStream, residual_stream
-from tests.interp.models.families import NAMES, inputs, randomised, tiny
+from tests.families import TINY_NAMES, noised, tiny, tiny_inputs
 
 #: By family: order, the norms before and after attention, the norm before the unembedding (last parts of their paths).
 EXPECTED: dict[str, tuple[str, str | None, str | None, str | None]] = {
@@ -44,7 +44,7 @@ EXPECTED: dict[str, tuple[str, str | None, str | None, str | None]] = {
     "modernbert": ("pre", "attn_norm", None, None),
     "vit": ("pre", "layernorm_before", None, None),
 }
-LINEAR_TO_LOGITS = [name for name in NAMES if EXPECTED[name][3]]
+LINEAR_TO_LOGITS = [name for name in TINY_NAMES if EXPECTED[name][3]]
 
 
 def stream_of(model: Any) -> ResidualStream:
@@ -72,11 +72,11 @@ def seen_at(model: Any, paths: list[str]) -> tuple[dict[str, Tensor], dict[str, 
         model.get_submodule(path).register_forward_pre_hook(before(path), with_kwargs=True)
         model.get_submodule(path).register_forward_hook(after(path))
     with torch.no_grad():
-        return read, written, model(**inputs(model)).logits
+        return read, written, model(**tiny_inputs(model)).logits
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("family", NAMES)
+@pytest.mark.parametrize("family", TINY_NAMES)
 def test_norms_are_found_by_what_they_do(family: str, dtype: torch.dtype) -> None:
     model = tiny(family, dtype=dtype)
     attentions = [a for a in attention_modules(model) if a.kind == "self"]
@@ -111,7 +111,7 @@ def test_an_embedding_is_what_the_first_layer_reads(family: str) -> None:
     attention = next(a for a in attention_modules(model) if a.stack == stream.stack)
     layer = attention.path[: attention.path.index(".0.") + 2]
     read, _, _ = seen_at(model, [layer])
-    given = inputs(model)
+    given = tiny_inputs(model)
     tokens = given.get("decoder_input_ids", given["input_ids"])
     assert stream.W_E is not None
     embedded = stream.embedding_scale * stream.W_E[tokens]
@@ -218,7 +218,7 @@ def test_a_norm_is_told_by_trying_it(kind: str, dtype: torch.dtype) -> None:
         "rms": nn.RMSNorm(16, eps=1e-3),
         "one plus": OnePlus(),
     }[kind]
-    module = randomised(made).to(dtype)
+    module = noised(made).to(dtype)
     norm = read_norm(module, "a.norm", 16)
     assert norm.kind == ("layernorm" if kind.startswith("layer") else "rmsnorm")
     x = torch.randn(3, 16, generator=torch.Generator().manual_seed(5)).to(dtype)

@@ -219,9 +219,10 @@ def test_checkpoint_folders_are_found_by_their_step(tmp_path: Path) -> None:
     for name in ("checkpoint-500", "step_20", "step1000", "notes", "checkpoint-final"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "config.json").write_text("{}")
-    (tmp_path / "checkpoint-700").mkdir()
+    (tmp_path / "checkpoint-700").mkdir()  # empty: that it is broken shows when it is loaded
+    (tmp_path / "step-900").write_text("no folder")
     assert {step: place.name for step, place in checkpoint_folders(tmp_path).items()} == {
-        20: "step_20", 500: "checkpoint-500", 1000: "step1000",
+        20: "step_20", 500: "checkpoint-500", 700: "checkpoint-700", 1000: "step1000",
     }  # fmt: skip
     (tmp_path / "checkpoints" / "step-000020").mkdir(parents=True)
     (tmp_path / "checkpoints" / "step-000020" / "config.json").write_text("{}")

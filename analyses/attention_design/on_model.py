@@ -1,0 +1,404 @@
+"""The same questions asked of the model: its scores, its scale, its heads' subspaces, and features in their place."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import pandas as pd
+import torch
+from torch import Tensor
+
+from analyses.attention_design.claims import Claim, Curve, Number, Panel
+from analyses.attention_design.config import Config
+from interp import HookedModel
+from interp.attention import Trace, Traces
+from interp.attention.edits import ScaleExponent
+from interp.attention.probes import Entropy, MaxWeight, RowMean
+from interp.attention.rows import Rows
+from interp.data import SAMPLE, Sequences, Vocabulary, read_documents, repeated_tokens, windows
+from interp.errors import UserError
+from interp.models.recording import Run
+from interp.models.transformer.linear import performer_features, random_directions
+from interp.results import Workspace
+from interp.statistics import mean_interval, spearman_interval
+
+TOPIC = "model"
+SHIFTS = (-0.3, -0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2, 0.3)
+FEATURES, ROWS, DRAWS = 256, 32, 200
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreDeviation(RowMean):
+    """Standard deviation of a row's scores over the keys that it may read."""
+
+    needs: ClassVar[frozenset[str]] = frozenset({"scores"})
+
+    def measure(self, rows: Rows) -> tuple[Tensor, Tensor]:
+        """Of rows with at least two keys."""
+        assert rows.scores is not None
+        allowed = rows.allowed.expand(rows.scores.shape)
+        n = allowed.sum(-1)
+        scores = rows.scores.masked_fill(~allowed, 0.0)
+        mean = scores.sum(-1) / n.clamp_min(1)
+        off = (scores - mean[..., None]).masked_fill(~allowed, 0.0)
+        return (off.square().sum(-1) / (n - 1).clamp_min(1)).sqrt(), n >= 2
+
+
+def claims(model: HookedModel, config: Config, work: Workspace) -> list[Claim]:
+    """What can be asked of this model; what cannot is recorded as left out."""
+    text = _text(model, config, work)
+    found = []
+    if text is not None:
+        run = _run(
+            model, text, probes=[ScoreDeviation(first_position=16), MaxWeight(first_position=16), Entropy()], keep="qk"
+        )
+        measured = {name: run.values(i).mean(1) for i, name in enumerate(("deviation", "max", "entropy"))}
+        found = [deviations(model, measured), *features(run.traces, measured, config.seed, work)]
+        try:
+            model.require_loss()
+        except UserError as error:
+            work.skip("loss under other scale exponents", str(error))
+        else:
+            alphas = {
+                -math.log(trace.scale) / math.log(trace.query.shape[-1])
+                for trace in run.traces.values()
+                if trace.scale > 0
+            }
+            if len({round(alpha, 6) for alpha in alphas}) == 1:
+                found.append(scale(model, text, round(alphas.pop(), 4)))
+            else:
+                work.skip("loss under other scale exponents", "its sites have different scales, or none on the core")
+    return [*found, *subspaces(model, work)]
+
+
+def deviations(model: HookedModel, measured: dict[str, Tensor]) -> Claim:
+    """What scores are like after training."""
+    deviation = measured["deviation"].flatten().numpy()
+    sharp = measured["max"].flatten().numpy()
+    kept = np.isfinite(deviation)
+    deviation, sharp = deviation[kept], sharp[kept]
+    within = float(np.mean((deviation > 0.5) & (deviation < 2)))
+    relation = spearman_interval(deviation, sharp)
+    order = np.sort(deviation)
+    return Claim(
+        "trained-deviation",
+        TOPIC,
+        "After the division by √d, scores stay near unit variance.",
+        "The argument is about random vectors. Training moves queries and keys until heads are as sharp as they are "
+        "useful; "
+        "correlated q and k give scores of order √d after the division (the case of Yang et al. 2022 for 1/d).",
+        f"Over {len(deviation)} heads the standard deviation of a row's scores is {np.median(deviation):.2f} in the "
+        "median, from "
+        f"{order[0]:.2f} to {order[-1]:.1f}; {within:.0%} of the heads lie between ½ and 2. Heads of larger deviation "
+        "are "
+        f"sharper: rank correlation with the largest weight {float(relation.value):.2f}.",
+        (
+            Number("median standard deviation of a head's scores", float(np.median(deviation)), n=len(deviation)),
+            Number(
+                "share of heads within a factor of 2 of 1, said to be all",
+                within,
+                expected=0.95,
+                relation="at least",
+                source="said",
+            ),
+            Number(
+                "rank correlation of deviation and largest weight",
+                float(relation.value),
+                float(relation.low),
+                float(relation.high),
+                n=len(deviation),
+            ),
+        ),
+        (
+            Panel(
+                "Scores of trained heads",
+                "standard deviation of a row's scores",
+                "share of heads below it",
+                (Curve("heads", order, np.linspace(0, 1, len(order))),),
+                "log",
+            ),
+        ),
+        said="Scores have unit variance.",
+        data=str(model.info.get("name", "the model")),
+    )
+
+
+def scale(model: HookedModel, text: Sequences, alpha: float) -> Claim:
+    """Loss when every head's scale is set to d^−a, for exponents a around the model's own."""
+    d_head = model.sites[0].d_head
+    exponents = [round(alpha + shift, 4) for shift in SHIFTS]
+    losses = []
+    for exponent in exponents:
+        heads = {(site.name, h): exponent for site in model.sites for h in range(site.n_heads)}
+        losses.append(_losses(model, text, [ScaleExponent(heads)]))
+    change = np.stack(losses) - _losses(model, text, [])
+    found = mean_interval(change.T)
+    best = exponents[int(np.argmin(found.value))]
+    others = [i for i, shift in enumerate(SHIFTS) if shift]
+    low, high = SHIFTS.index(-0.1), SHIFTS.index(0.1)
+    return Claim(
+        "scale-edited",
+        TOPIC,
+        "A trained model depends on the scale it was trained with.",
+        "W_Q and W_K could take up any constant factor in training; afterwards they have. Another exponent α sharpens "
+        "(smaller) "
+        f"or flattens (larger) every head by d^(own − α), with d = {d_head} and the model's own exponent {alpha:g}.",
+        f"Of the exponents tried, the loss is least at α = {best:g}. At {exponents[low]:g} it changes by "
+        f"{found.value[low]:+.2f} "
+        f"nats, at {exponents[high]:g} by {found.value[high]:+.2f} (scores {d_head**0.1:.2f} times as far apart, and "
+        "as near).",
+        (
+            Number(
+                "upper end of the change of the loss, least of all other exponents",
+                float(np.nanmin(found.high[others])) if np.isfinite(found.high[others]).any() else math.nan,
+                expected=0.0,
+                relation="at least",
+                unit="nats",
+                n=len(text),
+            ),
+            Number("exponent of least loss", best),
+            *(
+                Number(
+                    f"change of the loss at α = {a:g}",
+                    float(found.value[i]),
+                    float(found.low[i]),
+                    float(found.high[i]),
+                    unit="nats",
+                    n=len(text),
+                )
+                for i, a in enumerate(exponents)
+            ),
+        ),
+        (
+            Panel(
+                "Loss under another scale",
+                "scale exponent α",
+                "change of the loss (nats)",
+                (Curve("all heads", exponents, found.value, found.low, found.high),),
+                reference=0.0,
+                reference_name="unchanged",
+            ),
+        ),
+        not_shown="One exponent for all heads; a single head may be better off with another.",
+        data=str(model.info.get("name", "the model")),
+    )
+
+
+def subspaces(model: HookedModel, work: Workspace) -> list[Claim]:
+    """How far heads of a layer read and write different subspaces."""
+    try:
+        overlaps = {name: _overlaps(model, name) for name in ("W_Q", "W_V")}
+    except UserError as error:
+        work.skip("subspaces of heads", str(error))
+        return []
+    if not len(overlaps["W_Q"]):
+        work.skip("subspaces of heads", "no layer has two heads with weights of their own")
+        return []
+    site = model.sites[0]
+    chance = site.d_head / model.head_weights(site.name).W_Q.shape[1]
+    found = {name: mean_interval(values) for name, values in overlaps.items() if len(values)}
+    said = " and ".join(f"{float(f.value):.3f} ({name})" for name, f in found.items())
+    return [
+        Claim(
+            "subspaces",
+            TOPIC,
+            "Heads look at different subspaces.",
+            "The overlap of two heads' subspaces is the mean squared cosine of their principal angles: 1 for the "
+            "same subspace, "
+            f"d_head/d_model = {chance:.3f} for random ones.",
+            f"Between heads of one layer the overlap is {said} on average over layers, where random subspaces have "
+            f"{chance:.3f} and "
+            "equal ones 1.",
+            (
+                *(
+                    Number(
+                        f"overlap of {name} over that of random subspaces",
+                        float(f.value) / chance,
+                        float(f.low) / chance,
+                        float(f.high) / chance,
+                        n=int(f.n),
+                    )
+                    for name, f in found.items()
+                ),
+                Number(
+                    "largest overlap of a layer (mean over pairs)",
+                    max(float(np.max(v)) for v in overlaps.values() if len(v)),
+                    expected=0.9,
+                    relation="at most",
+                ),
+            ),
+            data=str(model.info.get("name", "the model")),
+        )
+    ]
+
+
+def features(traces: Traces, measured: dict[str, Tensor], seed: int, work: Workspace) -> list[Claim]:
+    """Performer's features on the model's own queries and keys: which heads are lost."""
+    directions: dict[int, Tensor] = {}
+    lost, sharp = [], []
+    for i, trace in enumerate(traces.values()):
+        if trace.mask.bias is not None or trace.softcap is not None or trace.mask.sinks is not None:
+            continue
+        d = trace.query.shape[-1]
+        if d not in directions:
+            directions[d] = random_directions(FEATURES, d, generator=torch.Generator().manual_seed(seed))
+        lost.append(_misplaced(trace, directions[d]))
+        sharp.append(measured["max"][i])
+    if not lost:
+        work.skip(
+            "random features on the model's heads",
+            "its scores have biases, softcaps or sinks, which features do not model",
+        )
+        return []
+    misplaced, largest = torch.cat(lost).numpy(), torch.cat(sharp).numpy()
+    kept = np.isfinite(misplaced) & np.isfinite(largest)
+    misplaced, largest = misplaced[kept], largest[kept]
+    relation = spearman_interval(largest, misplaced)
+    flat, peaked = misplaced[largest <= np.median(largest)], misplaced[largest > np.median(largest)]
+    return [
+        Claim(
+            "features-on-heads",
+            TOPIC,
+            "Linear attention approximates softmax attention.",
+            f"Its error grows with exp(‖q + k‖²/2): on trained queries and keys {FEATURES} random features meet "
+            "scores that are "
+            "far apart.",
+            f"With {FEATURES} orthogonal features, {np.median(misplaced):.0%} of a head's attention is misplaced in "
+            "the median "
+            f"(total variation), {np.median(flat):.0%} in the flatter half of the heads and {np.median(peaked):.0%} "
+            "in the "
+            f"sharper; rank correlation with the largest weight {float(relation.value):.2f}.",
+            (
+                Number(
+                    "misplaced attention, median head, said to be small",
+                    float(np.median(misplaced)),
+                    expected=0.1,
+                    relation="at most",
+                    source="said",
+                    n=len(misplaced),
+                ),
+                Number(
+                    "rank correlation of misplaced attention and largest weight",
+                    float(relation.value),
+                    float(relation.low),
+                    float(relation.high),
+                    n=len(misplaced),
+                ),
+            ),
+            (
+                Panel(
+                    f"Attention misplaced by {FEATURES} random features",
+                    "largest weight (mean over rows)",
+                    "misplaced (total variation)",
+                    (Curve("heads", np.sort(largest), misplaced[np.argsort(largest)]),),
+                    kind="points",
+                ),
+            ),
+            said="It is a drop-in replacement.",
+            not_shown="Models trained with linear attention, whose heads learn to live with it.",
+        )
+    ]
+
+
+def heads_table(model: HookedModel, config: Config, work: Workspace) -> pd.DataFrame:
+    """The long table of what was measured of single heads, with intervals over windows."""
+    text = _text(model, config, Workspace())
+    if text is None:
+        return pd.DataFrame()
+    run = _run(model, text, probes=[ScoreDeviation(first_position=16)])
+    rows = []
+    for site, values in zip(run.sites, run.values(0), strict=True):
+        found = mean_interval(values.numpy())
+        for head in range(site.n_heads):
+            value = float(found.value[head])
+            rows.append(
+                {
+                    "site": site.name,
+                    "layer": site.layer,
+                    "head": head,
+                    "metric": "score_deviation",
+                    "data": "text",
+                    "value": value,
+                    "ci_low": float(found.low[head]),
+                    "ci_high": float(found.high[head]),
+                    "chance": math.nan,
+                    "p_corrected": math.nan,
+                    "n": int(found.n[head]),
+                    "note": "" if math.isfinite(value) else "no row of 16 keys",
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def _run(model: HookedModel, text: Sequences, **asked: Any) -> Run:
+    valid = None if bool(text.valid.all()) else text.valid
+    given: dict[str, Any] = {"tokens": text.tokens, "valid": valid}
+    if model.is_encoder_decoder:
+        given |= {"decoder_tokens": text.tokens, "decoder_valid": valid}
+    return model.run(**given, **asked)
+
+
+def _text(model: HookedModel, config: Config, work: Workspace) -> Sequences | None:
+    """Windows of text; random tokens that repeat for a model without a tokenizer; None for one that reads no tokens."""
+    if model.d_vocab is None or getattr(model.module, "main_input_name", "input_ids") != "input_ids":
+        work.skip("what is measured on the model", "it reads no tokens")
+        return None
+    length = config.tokens if model.n_ctx is None else min(config.tokens, model.n_ctx)
+    source = config.text or SAMPLE
+    if model.tokenizer is None and not source.endswith(".npy"):
+        work.note(
+            "The model came without a tokenizer: what is measured on it is measured on random tokens that repeat."
+        )
+        bos = getattr(model.config, "bos_token_id", None)
+        prefix = [] if bos is None else [bos]
+        vocabulary = Vocabulary.of_size(model.d_vocab, set(prefix))
+        period = (length - len(prefix)) // 2
+        return repeated_tokens(
+            vocabulary, period, 2, config.windows, seed=config.seed, prefix=prefix, context=model.n_ctx
+        )
+    return windows(
+        read_documents(source),
+        model.tokenizer,
+        length,
+        n=config.windows,
+        seed=config.seed,
+        vocab_size=model.d_vocab,
+        context=model.n_ctx,
+    )
+
+
+def _losses(model: HookedModel, text: Sequences, edits: list[ScaleExponent]) -> np.ndarray:
+    """Mean loss of each window under some edits."""
+    loss = model.token_loss(text.tokens, None if bool(text.valid.all()) else text.valid, edits=edits)
+    return loss.double().nanmean(-1).numpy()
+
+
+def _overlaps(model: HookedModel, name: str) -> np.ndarray:
+    """Mean overlap of pairs of heads' subspaces, by layer with at least two."""
+    means = []
+    for site in model.sites:
+        weights = getattr(model.head_weights(site.name), name).detach().double()
+        if len(weights) < 2 or weights.shape[1] <= weights.shape[2]:
+            continue
+        bases = torch.linalg.qr(weights).Q  # [head, d_model, d_head]
+        pairs = torch.combinations(torch.arange(len(bases)))
+        cosines = torch.einsum("pmd,pme->pde", bases[pairs[:, 0]], bases[pairs[:, 1]])
+        means.append(float(cosines.square().sum((-1, -2)).mean() / weights.shape[2]))
+    return np.array(means)
+
+
+def _misplaced(trace: Trace, directions: Tensor) -> Tensor:
+    """Mean total variation, by head, between the last rows of a kept call and those of random features."""
+    n = trace.query.shape[2]
+    rows = trace.rows(max(0, n - ROWS), n)
+    group = trace.query.shape[1] // trace.key.shape[1]
+    factor = math.sqrt(abs(trace.scale))
+    query = trace.query[:, :, -ROWS:].double() * factor
+    key = trace.key[:, :, rows.low : rows.high].double().repeat_interleave(group, 1) * factor
+    kernel = performer_features(query, directions, below=True) @ performer_features(key, directions).mT
+    kernel = kernel.masked_fill(~rows.allowed.expand(kernel.shape), 0.0)
+    kernel = kernel / kernel.sum(-1, keepdim=True).clamp_min(1e-300)
+    return (kernel - rows.pattern.double()).abs().sum(-1).div(2).mean((0, 2))

@@ -1,0 +1,166 @@
+"""The words and figures of the head-pruning chapter, against tables whose answer is planted."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from interp.results import Result, RunFolder
+from reports import style
+from reports.chapters import Chapter, Plate, Sentence
+from reports.chapters.head_pruning import chapter
+from reports.figures import head_pruning as draw
+from tests.reports import pruning_tables
+
+
+def chapter_of(result: Result, run: Any = None) -> Chapter:
+    return chapter(result, run)
+
+
+@pytest.fixture(scope="module")
+def made() -> Chapter:
+    return chapter_of(pruning_tables.result())
+
+
+def verdicts(made: Chapter) -> str:
+    return "\n".join(finding.verdict.text for finding in made.findings)
+
+
+def told(made: Chapter) -> str:
+    said = [made.lead] if made.lead else []
+    said += [s for finding in made.findings for s in (finding.verdict, *finding.support)]
+    return "\n".join(sentence.text for sentence in said)
+
+
+def test_the_lead_says_how_many_heads_can_go(made: Chapter) -> None:
+    assert made.lead is not None
+    for part in ("24 attention heads", "tiny-lantern", "Q4_1", "25 % [22, 28]", "random orders 4 % to 9 %"):
+        assert part in made.lead.text
+
+
+def test_findings_name_what_is_planted(made: Chapter) -> None:
+    text = told(made)
+    assert "one is needed, one does harm" in text
+    assert "L2H1 (+0.61)" in text
+    assert "L4H3 (−0.13): these heads help when they are removed" in text
+    assert "does better than both random orders" in text
+    assert "+1.40 [1.20, 1.60]" in text
+    assert "first-order estimate (resample) ranks heads most as ablating them does" in text
+    assert "r = 0.68 [0.60, 0.74]" in text
+    assert "Learned gates keep 20 of 24 heads without a sure rise of the loss" in text
+    assert "the loss does not surely rise in three of 6 layers" in text
+
+
+def test_every_number_comes_from_a_row_that_is_there(made: Chapter) -> None:
+    result = pruning_tables.result()
+    sentences: list[Sentence] = [s for f in made.findings for s in (f.verdict, *f.support)]
+    for sentence in sentences:
+        for rows in sentence.rows:
+            table = result.tables[rows.table]
+            for column, value in rows.where.items():
+                table = table.loc[table[column] == value]
+            assert len(table), sentence.text
+
+
+@pytest.mark.parametrize(
+    "missing", ["gates_path", "effects", "free", "agreement", "areas", "curve", "best_head", "heads"]
+)
+def test_a_run_without_a_table_says_less(missing: str) -> None:
+    result = pruning_tables.result()
+    less = replace(result, tables={name: t for name, t in result.tables.items() if name != missing})
+    made = chapter_of(less)
+    for plate in made.plates:
+        with style.paper():
+            plate.draw()
+    assert len(made.findings) >= 4
+
+
+def test_an_importance_that_loses_to_chance_is_said_to(made: Chapter) -> None:
+    areas = pruning_tables.result().tables["areas"].copy()
+    areas.loc[areas["order"] == "random", ["margin", "ci_low", "ci_high"]] = [[-0.3, -0.5, -0.1], [0.5, 0.3, 0.7]]
+    text = verdicts(chapter_of(pruning_tables.result(areas=areas)))
+    assert "clearly better than one of 2 random orders: the smallest margin is −0.30" in text
+
+
+def test_full_says_nothing_of_full() -> None:
+    assert "--budget full" in chapter_of(pruning_tables.result()).full
+    assert chapter_of(pruning_tables.result("full")).full == ""
+
+
+def test_kinds_of_another_analysis_are_read_when_the_page_is_drawn(tmp_path: Path) -> None:
+    kinds = pd.DataFrame([
+        {"site": "blocks.2.attn", "layer": 2, "head": 1, "kind": "induction", "called": True},
+        {"site": "blocks.0.attn", "layer": 0, "head": 0, "kind": "previous_token", "called": True},
+        {"site": "blocks.0.attn", "layer": 0, "head": 1, "kind": "induction", "called": False},
+    ])  # fmt: skip
+
+    class Run:
+        analyses = ("induction-heads", "head-pruning")
+
+        def load(self, name: str) -> Result:
+            return Result(name, {"kinds": kinds} if name == "induction-heads" else {}, {})
+
+    made = chapter_of(pruning_tables.result(), Run())
+    assert "1 induction head (100 %)" in verdicts(made)
+    assert "22 heads of no kind" in verdicts(made)
+    assert any(plate.name == "kinds-first" for plate in made.plates)
+
+
+def test_costs_are_drawn_where_the_run_has_them() -> None:
+    cost = pd.DataFrame([
+        {"quantity": quantity, "share": share, "ratio": 1 - slope * share, "ci_low": 0.98 - slope * share,
+         "ci_high": 1.02 - slope * share}
+        for quantity, slope in (("time, prompt", 0.2), ("parameters", 0.3)) for share in (0.0, 0.5, 1.0)
+    ])  # fmt: skip
+
+    class Run:
+        analyses = ("pruned",)
+
+        def load(self, name: str) -> Result:
+            return Result(name, {"cost": cost}, {})
+
+    assert any(plate.name == "cost" for plate in chapter_of(pruning_tables.result(), Run()).plates)
+
+
+@pytest.mark.parametrize("gates", [True, False])
+def test_every_figure_is_drawn(gates: bool) -> None:
+    made = chapter_of(pruning_tables.result(gates=gates))
+    plates: list[Plate] = [*made.plates, *([made.opening] if made.opening else [])]
+    names = {plate.name for plate in plates}
+    assert {"importance", "pruning-curves", "ablation-effects", "importance-against-effect", "agreement",
+            "left-by-layer"} <= names  # fmt: skip
+    assert ("gates" in names) is gates
+    with style.paper():
+        for plate in plates:
+            assert style.render(plate.draw())
+
+
+def test_the_curve_shows_what_the_table_holds() -> None:
+    table = pruning_tables.result().tables["curve"]
+    figure, (ax,) = style.canvas(5, 3)
+    draw.curve(table, ax, {"share": 0.25, "ci_low": 0.2, "ci_high": 0.3})
+    drawn = [line.get_ydata() for line in ax.lines if len(np.atleast_1d(line.get_ydata())) == 11]
+    mine = table[table["order"] == "importance"]["value"].to_numpy()
+    assert any(np.array_equal(mine, np.asarray(y)) for y in drawn)
+    assert any("25% free" in text.get_text() for text in ax.texts)
+    assert figure is ax.figure
+
+
+def test_effects_are_sorted_and_named() -> None:
+    table = pruning_tables.result().tables["effects"]
+    _, (ax,) = style.canvas(5, 5)
+    draw.effects(table[table["ablation"] == "resample"], ax, most=10)
+    names = [label.get_text() for label in ax.get_yticklabels()]
+    assert len(names) == 10
+    assert names[0] == "L2H1"
+    assert names[-1] == "L4H3"
+    assert all(re.fullmatch(r"L\dH\d", name) for name in names)
+
+
+def test_a_run_folder_of_a_real_run_folder_type_is_accepted() -> None:
+    assert hasattr(RunFolder, "analyses")
+    assert hasattr(RunFolder, "load")

@@ -1,0 +1,189 @@
+"""The words of the head-specialization chapter, against tables whose answer is planted; and that all of it is drawn."""
+
+import re
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+
+from analyses.head_specialization.schemas import SCHEMAS
+from interp.results import Result
+from reports import style, words
+from reports.chapters import Chapter, Finding, Sentence
+from reports.chapters.head_specialization import cards, chapter
+from reports.chapters.reading import Reading
+from tests.reports import specialized
+
+NUMBER = re.compile(r"(?<![\w.])[+−]?\d+(?:\.\d+)?(?![\w.]*\d)")
+RUN = None  # the chapter reads nothing of other analyses
+
+
+def chapter_of(result: Result) -> Chapter:
+    return chapter(result, RUN)  # pyright: ignore[reportArgumentType]
+
+
+def with_tables(result: Result, **tables: pd.DataFrame | None) -> Result:
+    kept = {name: table for name, table in {**result.tables, **tables}.items() if table is not None}
+    return replace(result, tables=kept)
+
+
+def sentences(made: Chapter) -> list[Sentence]:
+    said = [made.lead] if made.lead else []
+    return [*said, *(s for finding in made.findings for s in (finding.verdict, *finding.support))]
+
+
+def verdicts(made: Chapter) -> str:
+    return "\n".join(finding.verdict.text for finding in made.findings)
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return specialized.result(specialized.DECODER)
+
+
+@pytest.fixture(scope="module")
+def made(result: Result) -> Chapter:
+    return chapter_of(result)
+
+
+def test_made_up_tables_are_such_as_the_analysis_saves(result: Result):
+    for name, schema in SCHEMAS.items():
+        schema.validate(result.tables[name])
+
+
+def test_the_page_opens_with_how_many_heads_are_called_what(made: Chapter, result: Result):
+    assert made.lead is not None
+    called = result.tables["kinds"].loc[result.tables["kinds"]["called"]]
+    n = len(called.drop_duplicates(["site", "layer", "head"]))
+    sinks = len(called.loc[called["kind"] == "sink"])
+    assert f"Of the 270 attention heads of tiny-lantern, {n} are called something: {sinks} sink heads" in made.lead.text
+
+
+def test_every_number_in_words_is_in_the_rows_that_its_sentence_links_to(made: Chapter, result: Result):
+    """Whole numbers (counts) apart, a number that is said is one of a linked row."""
+    for sentence in sentences(made):
+        linked: set[str] = set()
+        for rows in sentence.rows:
+            table = result.tables[rows.table]
+            for column, value in rows.where.items():
+                table = table.loc[table[column] == value]
+            assert len(table), sentence
+            for value in table.select_dtypes("number").to_numpy().ravel():
+                linked |= {words.number(value), words.signed(value)}
+        said = re.sub(r"L\d+H\d+", "", sentence.text)
+        for number in NUMBER.findall(said):
+            assert number.strip("+−").isdigit() or number in linked, (number, sentence.text)
+
+
+def test_every_sentence_has_its_rows_and_every_finding_its_limits(made: Chapter):
+    assert len(made.findings) == 8
+    assert all(sentence.rows for sentence in sentences(made))
+    assert all(finding.not_shown for finding in made.findings)
+
+
+def test_the_best_relation_and_those_worse_than_the_offset_are_told(made: Chapter, result: Result):
+    table = result.tables["relations"]
+    best = table.loc[table["best"]].sort_values("difference", ascending=False)
+    row = best.iloc[0]
+    told = made.findings[1].verdict.text
+    assert f"most on `{row['relation']}`" in told
+    assert words.head_name(row["layer"], row["head"]) in told
+    weak = best.loc[best["difference_high"] < 0]
+    assert len(weak) == sum("worse than the offset" in s.text for s in made.findings[1].support) == 0
+
+
+def test_a_head_of_several_relations_is_named_once(result: Result):
+    kinds = result.tables["kinds"]
+    row = kinds.loc[(kinds["kind"] == "syntactic") & kinds["called"]].head(1)
+    twice = pd.concat([kinds, row.assign(detail="obj dependent→head", value=0.99)], ignore_index=True)
+    made = chapter_of(with_tables(result, kinds=twice))
+    told = next(s.text for s in made.findings[0].support if "syntactic" in s.text)
+    name = words.head_name(row["layer"].iloc[0], row["head"].iloc[0])
+    assert told.count(f"{name} (") == 1
+    assert f"{name} (0.99)" in told
+
+
+def test_kinds_that_were_looked_for_and_not_found_are_named(result: Result):
+    kinds = result.tables["kinds"].copy()
+    kinds.loc[kinds["kind"] == "induction", "called"] = False
+    made = chapter_of(with_tables(result, kinds=kinds))
+    assert any(s.text == "No head is called an induction head." for s in made.findings[0].support)
+
+
+def test_heads_that_are_not_surely_alike_are_not_said_to_be(result: Result):
+    kinds = result.tables["kinds"].copy()
+    kinds.loc[kinds["kind"] == "redundant", "called"] = False
+    text = verdicts(chapter_of(with_tables(result, kinds=kinds)))
+    assert "No two heads are surely less than 0.050 nats apart" in text
+
+
+def test_cards_show_the_strongest_head_of_each_telling_kind_first(result: Result):
+    heads = cards.notable(Reading(result))
+    patterns = result.tables["patterns"]
+    saved = set(zip(patterns["layer"], patterns["head"], strict=True))
+    assert {(head["layer"], head["head"]) for head in heads} <= saved
+    called = specialized.planted(specialized.DECODER)
+    first = [called[head["site"], head["layer"], head["head"]] for head in heads[:3]]
+    assert any("duplicate_token" in kinds or "previous_token" in kinds or "syntactic" in kinds for kinds in first)
+    plates = cards.plates(Reading(result))
+    assert len(plates) == 6
+    assert all(plate.rows for plate in plates)
+
+
+def test_the_text_shown_is_an_edge_between_words(made: Chapter):
+    assert made.text is not None
+    view = made.text.view
+    assert view.strongest.position != view.query
+    assert any(char.isalpha() for char in view.token(view.query).word)
+
+
+@pytest.mark.parametrize("missing", specialized.tables(specialized.SMALL))
+def test_any_table_may_be_missing_or_empty(missing: str):
+    result = specialized.result(specialized.SMALL)
+    for table in (None, result.tables[missing].head(0)):
+        made = chapter_of(with_tables(result, **{missing: table}))
+        assert made.methods
+        assert all(isinstance(finding, Finding) for finding in made.findings)
+
+
+def test_without_called_heads_the_page_says_so():
+    made = chapter_of(specialized.result(specialized.NOTHING))
+    assert made.lead is not None
+    assert "none is called anything on this text" in made.lead.text
+    assert made.opening is not None
+
+
+@pytest.mark.parametrize("model", [specialized.SMALL, specialized.NOTHING])
+def test_everything_is_drawn(model: specialized.Model):
+    made = chapter_of(specialized.result(model))
+    with style.paper():
+        for plate in [made.opening, *made.plates]:
+            assert plate is not None
+            figure = plate.draw()
+            width, height = figure.get_size_inches()
+            assert width <= 8.3, plate.name
+            assert height <= 12.5, plate.name
+
+
+def test_a_model_of_several_stacks_has_a_panel_and_figures_for_each():
+    made = chapter_of(specialized.result(replace(specialized.BOTH, n_layers=2, n_heads=4)))
+    names = {plate.name for plate in made.plates}
+    assert {"entropy-by-layer-encoder", "groups-decoder-cross", "relations-decoder", "measures-encoder"} <= names
+    assert made.opening is not None
+    with style.paper():
+        figure = made.opening.draw()
+    assert [ax.get_title(loc="left") for ax in figure.axes] == ["encoder", "decoder", "decoder cross"]
+    text = " ".join(s.text for s in sentences(made))
+    assert re.search(r"encoder L\dH\d", text)
+
+
+def test_the_paragraph_says_what_was_run(made: Chapter):
+    for part in ("270 attention heads of tiny-lantern", "36 sequences of 128 tokens", "600 sentences", "float32"):
+        assert part in made.paragraph
+
+
+def test_references_are_the_ones_that_methods_name(made: Chapter):
+    keys = " ".join(re.findall(r"@\w+\{(\w+),", "\n".join(made.references)))
+    for method in made.methods:
+        for author, year in re.findall(r"(\w+)[^;]*? (\d{4})", method.source):
+            assert f"{author.lower()}{year}" in keys, (author, year)
