@@ -12,16 +12,14 @@ from interp.data import (
     SAMPLE,
     Sequences,
     Vocabulary,
-    prefix_tokens,
     read_documents,
     repeated_tokens,
-    suffix_tokens,
     windows,
 )
 from interp.errors import UserError
 from interp.results import Workspace
 
-__all__ = ["Inputs", "Place", "make", "token_texts"]
+__all__ = ["Inputs", "Place", "make"]
 
 
 @dataclass(frozen=True)
@@ -103,11 +101,7 @@ def _sequences(model: HookedModel, length: int, n: int, config: Config, work: Wo
         return "text", text
     special = _special(model)
     vocabulary = Vocabulary.of_size(int(model.d_vocab or 0), special)
-    return "repeated", repeated_tokens(
-        vocabulary, length // 2, 2, n, seed=config.seed, context=model.n_ctx,
-        prefix=[] if model.tokenizer is None else prefix_tokens(model.tokenizer),
-        suffix=[] if model.tokenizer is None else suffix_tokens(model.tokenizer),
-    )  # fmt: skip
+    return "repeated", repeated_tokens(vocabulary, length // 2, 2, n, seed=config.seed, context=model.n_ctx)
 
 
 def _special(model: HookedModel) -> set[int]:
@@ -136,15 +130,3 @@ def _places(model: HookedModel, changed: Sequences, config: Config) -> tuple[Pla
         searched = queries[-1 - number % len(queries)]
         places.append(Place(number, int(changed.document[number]), tuple(queries), searched))
     return tuple(places)
-
-
-def token_texts(model: HookedModel, tokens: list[int]) -> list[str]:
-    """Every token as text, with its space before it; its number where the model has no tokenizer."""
-    if model.tokenizer is None:
-        return [str(token) for token in tokens]
-    found = []
-    for token in tokens:
-        text = model.tokenizer.decode([token], clean_up_tokenization_spaces=False)
-        starts = str(model.tokenizer.convert_ids_to_tokens(token)).startswith("▁")
-        found.append(f" {text}" if starts and not str(text).startswith(" ") else str(text))
-    return found

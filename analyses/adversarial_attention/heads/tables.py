@@ -11,9 +11,9 @@ import pandas as pd
 
 from analyses.adversarial_attention.config import Config
 from analyses.adversarial_attention.heads.continuations import Continuation
-from analyses.adversarial_attention.heads.inputs import token_texts
 from analyses.adversarial_attention.heads.search import Freedom
 from analyses.adversarial_attention.heads.substitutes import SUBSTITUTES
+from interp.data import token_texts
 from interp.statistics import mean_interval
 
 __all__ = ["by_keys", "drawn_twice", "heads_table", "shown"]
@@ -122,7 +122,7 @@ def shown(continuation: Continuation, found: Sequence[Freedom], here: dict[str, 
             patterns.append(pd.DataFrame({
                 "site": row.site, "layer": model.site(row.site).layer, "head": row.head, **here, "key": row.keys,
                 "which": which, "weight": weights[: len(row.keys)], "jsd": freedom.jsd, "tvd": freedom.tvd,
-                "answer": token_texts(model, [answer])[0] if output.shape[-1] == model.d_vocab else str(answer),
+                "answer": token_texts(model.tokenizer, [answer])[0] if output.shape[-1] == model.d_vocab else str(answer),
                 "probability": float(output[answer]),
             }))  # fmt: skip
     if not patterns:
@@ -131,7 +131,7 @@ def shown(continuation: Continuation, found: Sequence[Freedom], here: dict[str, 
     tokens = {"data": here["data"], "sequence": here["sequence"], "position": range(len(ids)), "token": ids}
     return {
         "patterns": pd.concat(patterns, ignore_index=True),
-        "tokens": pd.DataFrame({**tokens, "text": token_texts(model, ids)}),
+        "tokens": pd.DataFrame({**tokens, "text": token_texts(model.tokenizer, ids)}),
     }
 
 
