@@ -119,11 +119,11 @@ def shown(continuation: Continuation, found: Sequence[Freedom], here: dict[str, 
         for which, weights in (("original", row.pattern), ("adversarial", point)):
             output = continuation.outputs(row, weights)[0]
             answer = int(output.argmax())
+            told = token_texts(model.tokenizer, [answer])[0] if output.shape[-1] == model.d_vocab else str(answer)
             patterns.append(pd.DataFrame({
                 "site": row.site, "layer": model.site(row.site).layer, "head": row.head, **here, "key": row.keys,
                 "which": which, "weight": weights[: len(row.keys)], "jsd": freedom.jsd, "tvd": freedom.tvd,
-                "answer": token_texts(model.tokenizer, [answer])[0] if output.shape[-1] == model.d_vocab else str(answer),
-                "probability": float(output[answer]),
+                "answer": told, "probability": float(output[answer]),
             }))  # fmt: skip
     if not patterns:
         return {}
