@@ -27,6 +27,7 @@ _KEPT = 1024  # outcomes of the model at each position whose probabilities answe
 _RANK = 1e-4  # directions of the values below this share of the largest are left out
 _SLACK = 1.02  # beyond a level that counts as within it
 _GAIN = 1e-4  # of divergence, in nats, that is worth another step
+_MOST = 48  # cuts, beyond which those that do not bind are dropped
 _STEPS = 60  # linear programs of one climb
 
 
@@ -94,6 +95,8 @@ class Response:
                 break
             change, slopes = self(point)
             if (beyond := change > _SLACK * limit).any():
+                if len(cuts) > _MOST:  # those that bind nowhere near; they come back if they are needed
+                    cuts = cuts[cuts @ (point - self.pattern) > limit / 2]
                 cuts = np.vstack([cuts, slopes[beyond]])
                 last = self.pattern + limit / change.max() * (point - self.pattern)
                 continue

@@ -155,9 +155,10 @@ class _Search:
         """Run the farthest rows whose change is small to first order, and the vertices that do least. What the model
         answered to them is known in the next round, where the first knew nothing."""
         told = {id(each): self._basis(each, basis) for each in found}
-        for _ in range(self.settings.rounds):
+        for number in range(self.settings.rounds):
             left = [each for each in found if not each.is_whole]
-            asked = [(each, point, by) for each in left for point, by in self._farthest(each, *told[id(each)], starts)]
+            more = 1 if number < self.settings.rounds - 1 else starts  # rounds before the last are there to learn
+            asked = [(each, point, by) for each in left for point, by in self._farthest(each, *told[id(each)], more)]
             if not asked:
                 return
             rows, points = [each.row for each, _, _ in asked], [point for _, point, _ in asked]
