@@ -95,7 +95,7 @@ class Config:
     """Share of the largest possible divergence below which a row counts as pinned."""
     head_starts: int | None = None
     """Starts of each search for a row. None: 2; with the full budget 4."""
-    knocked: int = 8
+    knocked: int = 6
     """Keys of a row, drawn at random, that are knocked out one by one."""
     copies: int = 32
     """Changed rows that are run together: lower needs less memory."""
@@ -154,7 +154,7 @@ class Config:
     @property
     def n_aside(self) -> int:
         """Sequences that heads are chosen on, and as many of other text."""
-        return 8 if self.is_full else 4
+        return 8 if self.is_full else 3
 
     @property
     def n_starts(self) -> int:

@@ -38,8 +38,8 @@ def settings(config: Config) -> Settings:
     if config.is_full:
         levels = (1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3)
         return Settings(
-            config.head_epsilon, config.pinned, basis=64, rounds=3, starts=config.n_starts, levels=levels, rays=3,
-            bisections=6,
+            config.head_epsilon, config.pinned, basis=64, rounds=3, vertices=4, starts=config.n_starts, levels=levels,
+            rays=3, bisections=6,
         )  # fmt: skip
     return Settings(config.head_epsilon, config.pinned, starts=config.n_starts)
 

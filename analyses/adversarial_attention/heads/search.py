@@ -52,11 +52,11 @@ class Settings:
     pinned: float = 0.1
     basis: int = 16
     rounds: int = 2
-    vertices: int = 4
-    starts: int = 3
-    levels: tuple[float, ...] = (1.0, 0.8, 0.6, 0.4)
+    vertices: int = 2
+    starts: int = 2
+    levels: tuple[float, ...] = (1.0, 0.75, 0.5)
     rays: int = 2
-    bisections: int = 4
+    bisections: int = 3
 
 
 @dataclass
