@@ -1,5 +1,7 @@
 """The whole half on toys: tables that fit their schemas, planted heads on the map, worth that is known."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -160,3 +162,15 @@ def test_worth_is_found_where_it_is_and_not_where_importance_explains_it() -> No
     few = worth(_measured(own[:3], "share", 0.1, 5), *tables)
     assert few["value"].isna().all()
     assert few["note"].str.contains("too few").all()
+
+
+def test_the_same_seed_gives_the_same_rows_and_a_run_can_be_resumed(tmp_path: Path) -> None:
+    """Also from the steps of an earlier run."""
+    model = interp.load("tiny-2l")
+    config = Config(**SMALL, heads="L1")  # type: ignore[arg-type]
+    first, again, resumed = (
+        run(model, config, work).tables["freedom_rows"]
+        for work in (Workspace(), Workspace(tmp_path / "steps"), Workspace(tmp_path / "steps"))
+    )
+    pd.testing.assert_frame_equal(first, again)
+    pd.testing.assert_frame_equal(first, resumed)
