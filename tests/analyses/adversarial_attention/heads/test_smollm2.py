@@ -11,8 +11,8 @@ from interp import HookedModel
 from interp.attention.edits import ReplaceRows
 
 TEXT = (
-    "The library keeps every book that was ever printed here. When a reader asks for a book, the clerk walks down to the "
-    "cellar, finds the shelf, and brings the book up again; when the reader asks for another book, the clerk walks down."
+    "The library keeps every book that was ever printed here. When a reader asks for a book, the clerk walks down to "
+    "the cellar, finds the shelf, and brings the book up again; when the reader asks for another book, the clerk walks."
 )
 
 
@@ -31,10 +31,12 @@ def test_a_late_heads_row(smollm2: HookedModel, tokens: torch.Tensor) -> None:
     continuation = Continuation(smollm2, tokens, query, [site], Watched(4), prefix=True)
     row = continuation.rows[site][8]
     assert len(row.keys) == query + 1
-    assert row.values is not None and row.values.shape == (query + 1, 64)
+    assert row.values is not None
+    assert row.values.shape == (query + 1, 64)
     null = farthest_null(row, 2, np.random.default_rng(0))
     freedom = find(continuation, [row], [null], Settings(epsilon=0.01), np.random.default_rng(0))[0]
-    assert freedom.point is not None and 0.05 < freedom.share <= 1
+    assert freedom.point is not None
+    assert 0.05 < freedom.share <= 1
     weights = torch.zeros(1, 1, query + 4)
     weights[0, 0, row.keys] = torch.tensor(freedom.point, dtype=torch.float32)
     edit = ReplaceRows({(site, 8): ([query], weights)})
