@@ -112,7 +112,7 @@ def _special(model: HookedModel) -> set[int]:
 
 
 def _places(model: HookedModel, changed: Sequences, config: Config) -> tuple[Place, ...]:
-    """A query of each sequence for every doubling of the number of keys, the searched one in turn.
+    """A query of each sequence for every doubling of the number of keys; the searched ones are spread over these.
 
     Without a causal mask a row reads all keys, whichever it is: then one query each.
     """
@@ -127,6 +127,11 @@ def _places(model: HookedModel, changed: Sequences, config: Config) -> tuple[Pla
             while edges[-1] * 2 + 1 < last:
                 edges.append(edges[-1] * 2 + 1)
             queries = [int(rng.integers(low, high)) for low, high in zip(edges, [*edges[1:], last], strict=True)]
-        searched = queries[-1 - number % len(queries)]
+        searched = queries[_turn(number, len(changed), len(queries))]
         places.append(Place(number, int(changed.document[number]), tuple(queries), searched))
     return tuple(places)
+
+
+def _turn(number: int, places: int, ranges: int) -> int:
+    """Which range of numbers of keys a sequence's searched row is of: all in turn, or as far apart as can be."""
+    return number % ranges if places >= ranges else round(number * (ranges - 1) / max(places - 1, 1))
