@@ -31,6 +31,7 @@ __all__ = ["Freedom", "Settings", "find"]
 Point = NDArray[np.float64]
 
 _CLOSE = 1e-6  # of a ceiling: there is nothing more to find
+_PATIENCE = 12  # further bisections of ways on which nothing was feasible yet
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,7 @@ def find(
     found = [Freedom(row, null) for row, null in zip(rows, nulls, strict=True)]
     search = _Search(continuation, settings, rng)
     search.vertices({id(each): each.untried()[: settings.vertices] for each in found}, found)
-    search.run([(each, each.null[0], "null space") for each in found if each.null is not None])
+    search.run([(each, each.null[0], "null space") for each in found if each.null is not None and each.null[1] > 0])
     search.by_response([each for each in found if not each.is_whole], settings.basis, settings.starts)
     search.follow_rays(found)
     doubtful = [each for each in found if not each.share >= settings.pinned]
@@ -197,16 +198,14 @@ class _Search:
         return points, answers
 
     def follow_rays(self, found: Sequence[Freedom]) -> None:
-        """Bisect the ways to those infeasible points whose borders promise most."""
+        """Bisect the ways to those infeasible points whose borders promise most, at least until something is feasible."""
         ways = [(each, *way) for each in found for way in self._ways(each)]
         between = [[0.0, 1.0] for _ in ways]
         guess = [self.settings.epsilon / tvd for _, _, tvd in ways]
-        for _ in range(self.settings.bisections):
-            asked = [
-                (each, _between(each.row.pattern, point, at), "ray")
-                for (each, point, _), at in zip(ways, guess, strict=True)
-            ]
-            for number, (feasible, tvd) in enumerate(self.run(asked)):
+        for step in range(self.settings.bisections + _PATIENCE):
+            going = [i for i, ends in enumerate(between) if step < self.settings.bisections or ends[0] == 0]
+            asked = [(ways[i][0], _between(ways[i][0].row.pattern, ways[i][1], guess[i]), "ray") for i in going]
+            for number, (feasible, tvd) in zip(going, self.run(asked), strict=True):
                 at, ends = guess[number], between[number]
                 ends[0 if feasible else 1] = at
                 straight = 0.98 * at * self.settings.epsilon / max(tvd, 1e-12)
