@@ -198,7 +198,7 @@ class _Search:
         return points, answers
 
     def follow_rays(self, found: Sequence[Freedom]) -> None:
-        """Bisect the ways to those infeasible points whose borders promise most, at least until something is feasible."""
+        """Bisect the ways to the infeasible points whose borders promise most, at least until something is feasible."""
         ways = [(each, *way) for each in found for way in self._ways(each)]
         between = [[0.0, 1.0] for _ in ways]
         guess = [self.settings.epsilon / tvd for _, _, tvd in ways]
