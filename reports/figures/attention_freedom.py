@@ -161,7 +161,7 @@ def as_texts(patterns: pd.DataFrame, tokens: pd.DataFrame) -> pd.DataFrame:
     keys = ["site", "head", "sequence", "query"]
     for number, (_, rows) in enumerate(patterns.groupby(keys, sort=False)):
         mine = tokens.loc[tokens["sequence"] == rows["sequence"].iloc[0]].set_index("position")["text"]
-        texts = [str(mine[key]).strip() or words.visible(str(mine[key])) for key in rows["key"]]
+        texts = [words.visible(str(mine[key])).strip() or "␣" for key in rows["key"]]  # a token that is all spaces
         texts = [
             f"⟨{t}⟩" if key == query else t for t, key, query in zip(texts, rows["key"], rows["query"], strict=True)
         ]

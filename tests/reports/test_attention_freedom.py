@@ -42,7 +42,7 @@ def reading() -> Reading:
          "answer": " the", "probability": 0.25} for which in ("original", "adversarial") for key in range(10)
     ])  # fmt: skip
     tokens = pd.DataFrame({"data": "text", "sequence": 0, "position": range(12), "token": range(12),
-                           "text": [f" w{i}" for i in range(12)]})  # fmt: skip
+                           "text": [*(f" w{i}" for i in range(10)), "\n", "  "][::-1]})  # fmt: skip
     tables = {"heads": scores, "freedom_rows": rows, "freedom_by_keys": by_keys, "freedom_worth": worth,
               "patterns": patterns, "tokens": tokens}  # fmt: skip
     about = {"model": {"name": "a model", "n_layers": 6, "n_heads": 5}, "config": {"head_epsilon": 0.01, "horizon": 4}}
