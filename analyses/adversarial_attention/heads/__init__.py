@@ -52,7 +52,7 @@ def freedom_tables(
     found = measuring.measure(model, given, heads, config, work)
     rows = found["freedom_rows"]
     effects = work.step("mean-pattern", lambda: {"effects": _effects(model, given, heads, config, work)})["effects"]
-    searched = rows[rows["searched"]]
+    searched = rows.loc[rows["searched"]]
     if not config.is_full:
         total = sum(site.n_heads for site in model.sites)
         if len(heads) < total:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -43,8 +44,9 @@ def importance(model: HookedModel, given: Inputs) -> pd.DataFrame:
     """
     batches = [{"tokens": aside(sequence[None])} for sequence in given.choosing.tokens]
     found = gate_gradients(model, batches, _loss)
-    parts = [found.heads.assign(sequence=i, importance=np.abs(row)) for i, row in enumerate(found.gradient)]
-    return pd.concat(parts, ignore_index=True)[["site", "layer", "head", "sequence", "importance"]]
+    named = found.heads.loc[:, ["site", "layer", "head"]]
+    parts = [named.assign(sequence=i, importance=np.abs(row)) for i, row in enumerate(found.gradient)]
+    return pd.concat(parts, ignore_index=True)
 
 
 def _loss(model: HookedModel, batch: Batch) -> Float[Tensor, " sequence"]:
@@ -66,7 +68,7 @@ def chosen(model: HookedModel, table: pd.DataFrame, config: Config) -> list[Head
     if config.heads == "all" or (config.heads == "top" and config.n_top is None):
         return everything
     if config.heads == "top":
-        mean = table.groupby(["site", "head"], sort=False)["importance"].mean()
+        mean: Any = table.groupby(["site", "head"], sort=False)["importance"].mean()
         strongest = mean.sort_values(ascending=False, kind="stable").index[: config.n_top].tolist()
         return [head for head in everything if head in strongest]
     named: set[Head] = set()

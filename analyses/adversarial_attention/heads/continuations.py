@@ -219,7 +219,7 @@ def _keys_and_values(model: HookedModel, tokens: Tensor) -> _Cached | None:
 
     if not isinstance(model.module, PreTrainedModel) or (name := _cache_argument(model.module)) is None:
         return None
-    cache = DynamicCache()
+    cache: Any = DynamicCache()
     try:
         model.run(tokens, use_cache=True, **{name: cache})
         kept = [(layer.keys, layer.values) for layer in cache.layers]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float
@@ -114,7 +115,7 @@ def _carried(row: Row, points: NDArray[np.float64]) -> Float[NDArray[np.float64]
     """
     values = np.eye(len(row.pattern)) if row.values is None else row.values
     moves, of_outcomes = (points - row.pattern) @ values, values - row.pattern @ values
-    return np.linalg.lstsq(moves.T, of_outcomes.T, rcond=_RANK)[0]
+    return np.asarray(np.linalg.lstsq(moves.T, of_outcomes.T, rcond=_RANK)[0], dtype=np.float64)
 
 
 def spanning(row: Row, n: int) -> list[int]:
@@ -123,6 +124,7 @@ def spanning(row: Row, n: int) -> list[int]:
     if row.values is None:
         return np.argsort(row.pattern, kind="stable")[:n].tolist()
     moved = row.values - row.pattern @ row.values
-    _, r, order = qr(moved.T, mode="economic", pivoting=True)
+    factored: Any = qr(moved.T, mode="economic", pivoting=True)
+    _, r, order = factored
     size = np.abs(np.diag(r))
     return order[: min(n, int((size > _RANK * max(size[0], np.finfo(float).tiny)).sum()))].tolist()

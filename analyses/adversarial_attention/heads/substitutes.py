@@ -6,6 +6,8 @@ same weight on every key, and all weight on the first. A sink keeps what it took
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from jaxtyping import Float
 from numpy.typing import NDArray
@@ -82,4 +84,5 @@ def _tau(x: Point, y: Point) -> float:
     """Kendall's τ; NaN where there are too few keys or one of the two does not vary."""
     if len(x) < _LEAST or np.ptp(x) == 0 or np.ptp(y) == 0 or not np.isfinite(y).all():
         return float("nan")
-    return float(kendalltau(x, y).statistic)
+    found: Any = kendalltau(x, y)
+    return float(found.statistic)

@@ -34,7 +34,7 @@ def heads_table(rows: pd.DataFrame, importance: pd.DataFrame, config: Config) ->
 
     The chance level of the null space's share is that of values drawn at random.
     """
-    searched = rows[rows["searched"]]
+    searched = rows.loc[rows["searched"]]
     columns = {
         "freedom_share": (searched, "share"), "nullspace_share": (searched, "nullspace_share"),
         "random_values_share": (searched, "random_values_share"), "jsd_ceiling": (searched, "ceiling"),
@@ -42,12 +42,12 @@ def heads_table(rows: pd.DataFrame, importance: pd.DataFrame, config: Config) ->
         "tau_gradient": (searched, "tau_gradient"), "tau_knockout": (searched, "tau_knockout"),
     }  # fmt: skip
     parts = [_scores(table, column, metric, config) for metric, (table, column) in columns.items()]
-    mine = importance.merge(rows[_HEAD].drop_duplicates(), on=_HEAD)
+    mine = importance.merge(rows.loc[:, _HEAD].drop_duplicates(), on=_HEAD)
     mine = mine.assign(document=mine["sequence"])
     parts.append(_scores(mine, "importance", "derivative", config))
     table = pd.concat(parts, ignore_index=True)
     table["data"] = rows["data"].iloc[0]
-    chance = table[table["metric"] == "random_values_share"].set_index(_HEAD)["value"]
+    chance = table.loc[table["metric"] == "random_values_share"].set_index(_HEAD)["value"]
     is_null = table["metric"] == "nullspace_share"
     table["chance"] = np.nan
     table.loc[is_null, "chance"] = chance.reindex(pd.MultiIndex.from_frame(table.loc[is_null, _HEAD])).to_numpy()
@@ -61,7 +61,7 @@ def heads_table(rows: pd.DataFrame, importance: pd.DataFrame, config: Config) ->
 
 def _scores(rows: pd.DataFrame, column: str, metric: str, config: Config) -> pd.DataFrame:
     """Means over sequences by head, with intervals over documents."""
-    whole = rows.groupby(["document", "sequence", *_HEAD], sort=False)[column].mean().unstack(_HEAD)  # type: ignore[arg-type]
+    whole: Any = rows.groupby(["document", "sequence", *_HEAD], sort=False)[column].mean().unstack(_HEAD)  # type: ignore[arg-type]
     bounds = (-1, 1) if metric.startswith("tau") else (0, None) if metric == "derivative" else (0, 1)
     found = mean_interval(
         whole.to_numpy(dtype=float), units=whole.index.get_level_values("document").to_numpy(),
@@ -80,16 +80,16 @@ def by_keys(rows: pd.DataFrame, config: Config) -> pd.DataFrame:
         "share": "freedom_share",
     }
     edges = [config.least_keys]
-    while edges[-1] <= rows["n_keys"].max():
+    while edges[-1] <= int(rows["n_keys"].max()):
         edges.append(2 * edges[-1])
     found = []
     for low, high in itertools.pairwise(edges):
-        inside = rows[(rows["n_keys"] >= low) & (rows["n_keys"] < high)]
+        inside = rows.loc[(rows["n_keys"] >= low) & (rows["n_keys"] < high)]
         for column, metric in metrics.items():
-            known = inside.dropna(subset=[column])
+            known = inside.loc[inside[column].notna()]
             if not len(known):
                 continue
-            means = known.groupby(["document", "sequence"])[column].mean()
+            means: Any = known.groupby(["document", "sequence"])[column].mean()
             units = means.index.get_level_values("document").to_numpy()
             interval = mean_interval(means.to_numpy()[:, None], units=units, bounds=(0, 1), seed=config.seed)
             found.append({
@@ -155,7 +155,7 @@ def drawn_twice(tables: Mapping[str, pd.DataFrame], rows: pd.DataFrame) -> dict[
         return {}
     keys = ["site", "head", "sequence", "query"]
     searched = rows.loc[rows["searched"] & rows["share"].notna()].reset_index(drop=True)
-    best = searched.iloc[telling(searched)][keys]
+    best = searched.iloc[telling(searched)].loc[:, keys]
     patterns = tables["patterns"].merge(best, on=keys)
     tokens = tables["tokens"]
     return {

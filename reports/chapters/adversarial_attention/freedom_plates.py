@@ -152,7 +152,8 @@ def rows_drawn_twice(reading: Reading) -> Plate | None:
         "One output under two rows of attention",
         "What one query (in ⟨ ⟩) attends to, and the farthest row found under which the model's output stays where it "
         "is; darker is more. p is the probability of the likeliest next token when the model is run with the row. The "
-        "rows are the farthest of three heads: they show what is possible, not what is usual.",
+        "rows are of different layers, those with the heaviest single key: they show what is possible, not what is "
+        "usual.",
         figure,
         (Rows("patterns"),),
     )

@@ -1,6 +1,7 @@
 """The whole half on toys: tables that fit their schemas, planted heads on the map, worth that is known."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -36,7 +37,7 @@ def planted_tables() -> dict[str, pd.DataFrame]:
 
 def of(tables: dict[str, pd.DataFrame], metric: str) -> dict[tuple[int, int], float]:
     heads = tables["heads"]
-    rows = heads[heads["metric"] == metric]
+    rows = heads.loc[heads["metric"] == metric]
     return {(int(r["layer"]), int(r["head"])): float(r["value"]) for _, r in rows.iterrows()}
 
 
@@ -50,7 +51,7 @@ def test_idle_heads_are_free_and_need_no_search(planted_tables: dict[str, pd.Dat
 
 def test_rows_keep_what_they_promise(planted_tables: dict[str, pd.DataFrame]) -> None:
     rows = planted_tables["freedom_rows"]
-    searched = rows[rows["searched"]]
+    searched = rows.loc[rows["searched"]]
     assert (rows["n_keys"] >= 8).all()
     assert len(searched) == 2 * 4
     assert (searched["tvd"] <= 0.05).all()
@@ -74,7 +75,7 @@ def test_other_architectures(name: str) -> None:
     found = run(load(make(name)), Config(**SMALL, heads="L0"), work)  # type: ignore[arg-type]
     check_tables("adversarial-attention", found.tables, analysis.SCHEMAS)
     rows = found.tables["freedom_rows"]
-    assert (rows[rows["searched"]]["tvd"] <= 0.05).all()
+    assert (rows.loc[rows["searched"]]["tvd"] <= 0.05).all()
     known = rows["nullspace_share"].notna().all()
     assert known == (name != "bloom")
     assert ("null spaces" in {part["part"] for part in work.left_out}) == (not known)
@@ -82,15 +83,16 @@ def test_other_architectures(name: str) -> None:
 
 def test_a_classifier() -> None:
     torch.manual_seed(0)
+    options: Any = {"num_labels": 3}
     config = BertConfig(
         vocab_size=97, hidden_size=48, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-        max_position_embeddings=128, num_labels=3,
+        max_position_embeddings=128, **options,
     )  # fmt: skip
     model = interp.load(BertForSequenceClassification(config).eval())
     found = run(model, Config(**SMALL, heads="L1"), Workspace())  # type: ignore[arg-type]
     rows = found.tables["freedom_rows"]
     assert (rows["n_keys"] == 40).all()
-    assert (rows[rows["searched"]]["tvd"] <= 0.05).all()
+    assert (rows.loc[rows["searched"]]["tvd"] <= 0.05).all()
 
 
 def test_what_cannot_be_asked() -> None:
