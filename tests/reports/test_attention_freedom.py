@@ -1,5 +1,7 @@
 """The figures and words of the heads' half, on tables made up."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -64,7 +66,8 @@ def test_heads_that_were_not_looked_at_keep_their_places(reading: Reading) -> No
     rows = reading.table("heads", metric="freedom_share")
     with style.paper():
         _, (ax,) = style.canvas(3, 3)
-        grid = np.ma.getmaskarray(head_map(draw.on_grid(rows, 6, 5), ax, (), "freedom_share").images[0].get_array())
+        drawn: Any = head_map(draw.on_grid(rows, 6, 5), ax, (), "freedom_share").images[0].get_array()
+        grid = np.ma.getmaskarray(drawn)
         assert grid.shape == (6, 5)
         assert not grid[[1, 4], :4].any()
         assert grid[0].all()

@@ -80,7 +80,7 @@ def by_keys(rows: pd.DataFrame, config: Config) -> pd.DataFrame:
         "share": "freedom_share",
     }
     edges = [config.least_keys]
-    while edges[-1] <= int(rows["n_keys"].max()):
+    while edges[-1] <= rows["n_keys"].to_numpy().max():
         edges.append(2 * edges[-1])
     found = []
     for low, high in itertools.pairwise(edges):

@@ -101,7 +101,7 @@ def by_keys(reading: Reading) -> Plate | None:
 def substitutes(reading: Reading) -> Plate | None:
     """What rows do that need no search."""
     heads = reading.measured("heads", "value")
-    if heads.empty or not (heads["metric"] == "mean_pattern_tvd").any():
+    if heads.empty or "mean_pattern_tvd" not in set(heads["metric"]):
         return None
 
     def figure() -> Figure:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import numpy as np
 import pandas as pd
 
 from interp.results import RunFolder
@@ -27,8 +28,8 @@ def lead(reading: Reading) -> Sentence | None:
     scores = reading.measured("heads", "value", metric="freedom_share")
     if scores.empty:
         return None
-    n, free = len(scores), int((scores["value"] > 0.9).sum())
-    pinned = int((scores["value"] < pinned_below(reading)).sum())
+    n, free = len(scores), int((scores["value"].to_numpy() > 0.9).sum())
+    pinned = int((scores["value"].to_numpy() < pinned_below(reading)).sum())
     whose = f"{words.count(n, 'head')} of {reading.model_name}"
     text = (
         f"Of {whose}, {free or 'none'} can have a row of their attention replaced by nearly the farthest one there is "
@@ -72,7 +73,7 @@ def _freedom(reading: Reading) -> Finding | None:
     scores = reading.measured("heads", "value", metric="freedom_share")
     if rows.empty or scores.empty:
         return None
-    middle, pinned = float(rows["share"].median()), int(rows["pinned"].sum())
+    middle, pinned = float(np.median(rows["share"])), int(rows["pinned"].to_numpy().sum())
     least = scores.sort_values("value").head(3)
     verdict = (
         f"A single row of attention can usually go {'far' if middle > 0.5 else 'only so far'} before the output "
@@ -86,7 +87,7 @@ def _freedom(reading: Reading) -> Finding | None:
         Sentence(
             f"The output is watched over {words.count(horizon, 'position')} from the row's own on, and may move by at "
             f"most {epsilon(reading):g} in total variation at any of them. Every row was run in the untouched model: "
-            f"the largest change among those reported is {words.number(float(rows['tvd'].max()), 4)}.",
+            f"the largest change among those reported is {words.number(float(np.max(rows['tvd'])), 4)}.",
             (Rows("freedom_rows", {"searched": True}),),
         ),
     )
@@ -103,7 +104,7 @@ def _source(reading: Reading) -> Finding | None:
     rows = rows.dropna(subset="share") if len(rows) else rows
     if rows.empty:
         return None
-    null, whole = float(rows["nullspace_share"].mean()), float(rows["share"].mean())
+    null, whole = float(np.mean(rows["nullspace_share"])), float(np.mean(rows["share"]))
     by_keys = reading.measured("freedom_by_keys", "value", metric="nullspace_share").sort_values("low")
     longest = first(by_keys.tail(1)) if len(by_keys) else None
     verdict = (
@@ -130,7 +131,7 @@ def _source(reading: Reading) -> Finding | None:
 
 def _others(reading: Reading) -> Finding | None:
     medians = {
-        name: float(table["value"].median())
+        name: float(np.median(table["value"]))
         for name in ("mean_pattern_tvd", "uniform_tvd", "permuted_tvd", "first_position_tvd", "tau_gradient",
                      "tau_knockout")
         if len(table := reading.measured("heads", "value", metric=name))

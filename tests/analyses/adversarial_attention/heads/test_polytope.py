@@ -1,6 +1,7 @@
 """The farthest row within linear bounds against enumeration of the vertices, and null spaces that are known."""
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -118,6 +119,6 @@ def test_gradient_is_the_divergences() -> None:
         return float((pattern * np.log(pattern / middle) + x * np.log(x / middle)).sum() / 2)
 
     # the mass that x has too much or too little counts as ½ a unit, which is the same for every key
-    numeric = approx_fprime(point, at, 1e-7)
+    numeric: Any = approx_fprime(point, at, 1e-7)
     difference = numeric - gradient(pattern, point)
     assert difference == pytest.approx(np.full(5, difference[0]), abs=1e-5)
