@@ -84,7 +84,7 @@ def _file(path: Path, column: str) -> Iterator[Document]:
         )
     if not path.is_file():
         beside = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise UserError(f"there is no file {str(path)!r}{_near(path.name, beside)}")
+        raise UserError(f"there is no file {str(path)!r}{near_names(path.name, beside)}")
     try:
         if kind == ".txt":
             yield from _txt(path, path.name)
@@ -100,7 +100,7 @@ def _txt(path: Path, source: str) -> Iterator[Document]:
     held: list[str] = []
     number, piece, size, empty = 0, 0, 0, 2  # a file begins as if empty lines went before
     begins_line = True  # what is read may be the rest of a very long line
-    for line in _lines(path):
+    for line in utf8_lines(path):
         is_empty = begins_line and not line.strip()
         begins_line = line.endswith("\n")
         if is_empty:
@@ -117,7 +117,7 @@ def _txt(path: Path, source: str) -> Iterator[Document]:
         yield Document(f"{path.name}#{number}", source, "".join(held).rstrip("\n"), is_continued=piece > 0)
 
 
-def _lines(path: Path) -> Iterator[str]:
+def utf8_lines(path: Path) -> Iterator[str]:
     """Lines of a UTF-8 file with their ends; very long ones in parts."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     number = 1
@@ -155,7 +155,9 @@ def _jsonl(path: Path, column: str) -> Iterator[Document]:
 
 def _of_row(row: dict[str, Any], column: str, where: str, name: str, source: str) -> Iterator[Document]:
     if column not in row:
-        raise UserError(f"{where} has no column {column!r}{_near(column, row)}; it has: {', '.join(map(str, row))}")
+        raise UserError(
+            f"{where} has no column {column!r}{near_names(column, row)}; it has: {', '.join(map(str, row))}"
+        )
     if not isinstance(row[column], str):
         raise UserError(f"{where}: the column {column!r} must hold text; got {type(row[column]).__name__}")
     text = row[column].replace("\r\n", "\n")
@@ -201,6 +203,7 @@ def _hub(name: str, column: str) -> Iterator[Document]:
         raise UserError(f"{name} cannot be read as {_HUB}NAME[:SPLIT[:COLUMN]]: {told}") from error
 
 
-def _near(name: str, known: Iterable[Any]) -> str:
+def near_names(name: str, known: Iterable[Any]) -> str:
+    """``; did you mean …?`` with what is spelt alike; '' where nothing is."""
     near = difflib.get_close_matches(name, [str(other) for other in known], n=3, cutoff=0.5)
     return f"; did you mean {' or '.join(near)}?" if near else ""

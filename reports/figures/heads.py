@@ -60,7 +60,9 @@ def head_map(
     Returns:
         The Axes; its image's array is [layer, head].
     """
-    grid = table.pivot(index="layer", columns="head", values="value").to_numpy(float)
+    whole = table.pivot(index="layer", columns="head", values="value")
+    # a layer or head between those that were looked at keeps its place
+    grid = whole.reindex(index=range(max(whole.index) + 1), columns=range(max(whole.columns) + 1)).to_numpy(float)
     n_layers, n_heads = grid.shape
     norm, colours = _scale(grid, metric, large)
     ax.add_patch(

@@ -1,0 +1,151 @@
+"""Does freedom say something that importance does not: does it predict what a head's mean pattern does on other text?
+
+Hassid et al. 2022 put a head's mean pattern in place of its pattern. What this does to the output of sequences that
+had no part in freedom, in importance or in the mean pattern is predicted over heads by rank correlation, with
+importance (and depth) partialled out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy.stats import rankdata
+
+from analyses.adversarial_attention.heads.choosing import aside
+from analyses.adversarial_attention.heads.continuations import distributions
+from analyses.adversarial_attention.heads.inputs import Inputs
+from interp import HookedModel
+from interp.attention.edits import ReplaceRows
+from interp.models.replaying import blocks_before, outputs_of, replayed
+from interp.replacements import mean_patterns
+from interp.results import Workspace
+
+__all__ = ["mean_pattern_effects", "partial_rank", "worth"]
+
+Head = tuple[str, int]
+Values = NDArray[np.float64]
+
+_RESAMPLES = 1000
+_LEAST = 8  # heads, below which a partial rank correlation says nothing
+
+
+def mean_pattern_effects(model: HookedModel, given: Inputs, heads: Sequence[Head], work: Workspace) -> pd.DataFrame:
+    """Total variation distance of the output with a head's mean pattern, averaged over positions.
+
+    Returns:
+        ``site, layer, head, sequence, document, effect``.
+    """
+    sites = list(dict.fromkeys(site for site, _ in heads))
+    others = [{"tokens": aside(sequence[None])} for sequence in given.choosing.tokens]
+    tokens = aside(given.other.tokens)
+    patterns = mean_patterns(model, {"tokens": tokens[:1]}, others, sites)
+    before = {site: blocks_before(model, [(site, 0)]) for site in sites}
+    rows = list(range(tokens.shape[1]))
+    effects = []
+    for number in work.progress(range(len(tokens)), "sequences of other text"):
+        here = tokens[number][None]
+        with outputs_of({blocks[-1] for blocks in before.values() if blocks}) as outputs:
+            untouched = distributions(model.run(here).logits)
+        for site, head in heads:
+            edit = ReplaceRows({(site, head): (rows, patterns[site][head][None])})
+            with replayed([before[site]] if before[site] else [], outputs):
+                changed = distributions(model.run(here, edits=[edit]).logits)
+            effects.append({
+                "site": site, "layer": model.site(site).layer, "head": head, "sequence": number,
+                "document": int(given.other.document[number]),
+                "effect": float((changed - untouched).abs().sum(-1).mean() / 2),
+            })  # fmt: skip
+    return pd.DataFrame(effects)
+
+
+def worth(freedom: pd.DataFrame, importance: pd.DataFrame, effects: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
+    """The table ``freedom_worth``: rank correlations over heads with the mean pattern's effect.
+
+    The interval is a bootstrap over the sequences of all three measurements, drawn independently: how sure the
+    correlation over *these* heads is. ``p`` is another question, whether the order of heads by the predictor has
+    anything to do with the effect: its values are permuted over heads (Draper & Stoneman 1966).
+
+    Args:
+        freedom: ``site, head, sequence, share`` of searched rows. importance: with ``importance``. effects: with
+            ``layer, effect``.
+    """
+    tables = [
+        _matrix(freedom.dropna(subset=["share"]), "share"),
+        _matrix(importance, "importance"),
+        _matrix(effects, "effect"),
+    ]
+    heads = tables[0].columns.intersection(tables[1].columns).intersection(tables[2].columns)
+    x, control, y = (table[heads].to_numpy() for table in tables)
+    layer = np.array([effects.loc[effects["site"] == site, "layer"].iloc[0] for site, _ in heads], dtype=float)
+    rng = np.random.default_rng(seed)
+    kinds: dict[str, Callable[[Values, Values, Values], float]] = {
+        "none": lambda a, b, c: partial_rank(a, c, []),
+        "importance": lambda a, b, c: partial_rank(a, c, [b]),
+        "importance and layer": lambda a, b, c: partial_rank(a, c, [b, layer]),
+        "importance alone": lambda a, b, c: partial_rank(b, c, []),
+    }
+    rows = []
+    for name, correlate in kinds.items():
+        value = correlate(_mean(x), _mean(control), _mean(y)) if len(heads) >= _LEAST else float("nan")
+        drawn = [
+            correlate(*(_mean(table[rng.integers(len(table), size=len(table))]) for table in (x, control, y)))
+            for _ in range(_RESAMPLES if np.isfinite(value) else 0)
+        ]
+        low, high = np.nanquantile(drawn, [0.025, 0.975]) if np.isfinite(drawn).any() else (np.nan, np.nan)
+        rows.append({
+            "predictor": "importance" if name == "importance alone" else "freedom",
+            "controls": "none" if name == "importance alone" else name, "value": value, "ci_low": low, "ci_high": high,
+            "p": _permuted_p(correlate, _mean(x), _mean(control), _mean(y), value, name == "importance alone", rng),
+            "n_heads": len(heads), "n": min(len(x), len(control), len(y)),
+            "note": "" if np.isfinite(value) else _why_not(len(heads)),
+        })  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def partial_rank(x: Values, y: Values, controls: Sequence[Values]) -> float:
+    """Spearman's partial correlation: Pearson's of what the controls' ranks leave of the ranks of x and y.
+
+    NaN where nothing varies, or where controls leave nothing.
+    """
+    kept = np.isfinite(x) & np.isfinite(y) & np.all([np.isfinite(c) for c in controls], axis=0)
+    if kept.sum() < len(controls) + 3:
+        return float("nan")
+    left = [rankdata(x[kept]), rankdata(y[kept])]
+    design = np.column_stack([np.ones(kept.sum()), *(rankdata(c[kept]) for c in controls)])
+    left = [ranks - design @ np.linalg.lstsq(design, ranks, rcond=None)[0] for ranks in left]
+    size = np.sqrt((left[0] ** 2).sum() * (left[1] ** 2).sum())
+    return float(left[0] @ left[1] / size) if size > 1e-9 * kept.sum() ** 3 else float("nan")
+
+
+def _matrix(table: pd.DataFrame, column: str) -> pd.DataFrame:
+    """[sequence, head] with the heads as columns (site, head)."""
+    return table.pivot_table(index="sequence", columns=["site", "head"], values=column, aggfunc="mean", observed=True)
+
+
+def _mean(values: Values) -> Values:
+    with np.errstate(invalid="ignore"):
+        known = np.isfinite(values)
+        return np.where(known.any(0), np.where(known, values, 0).sum(0) / np.maximum(known.sum(0), 1), np.nan)
+
+
+def _permuted_p(
+    correlate: Callable[[Values, Values, Values], float], x: Values, control: Values, y: Values, value: float,
+    of_control: bool, rng: np.random.Generator,
+) -> float:  # fmt: skip
+    """Two-sided: how often a random order of heads has as strong a correlation."""
+    if not np.isfinite(value):
+        return float("nan")
+    drawn = []
+    for _ in range(_RESAMPLES):
+        order = rng.permutation(len(x))
+        drawn.append(correlate(x, control[order], y) if of_control else correlate(x[order], control, y))
+    return float((np.sum(np.abs(drawn) >= abs(value) - 1e-12) + 1) / (_RESAMPLES + 1))
+
+
+def _why_not(n_heads: int) -> str:
+    if n_heads < _LEAST:
+        return f"{n_heads} heads are too few to correlate anything over; {_LEAST} are the least"
+    return "one of the measurements does not vary over heads"

@@ -1,0 +1,218 @@
+"""Jain & Wallace's numbers, made again: ``python -m analyses.adversarial_attention.reproduce --data DIR``.
+
+Trains the published classifiers on the sentiment treebank (``DIR/sst``) and bAbI's tasks (``DIR/babi/en``), tests their
+attention, and prints published, measured (mean over seeds, range) and difference. Each seed of each classifier is kept
+in ``--out`` as it is finished, and taken up again. Seeds that did not learn are shown, and left out of the means.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import tyro
+
+from analyses.adversarial_attention.classifiers import adversaries, agreement, permuting
+from analyses.adversarial_attention.classifiers.search import Search
+from analyses.adversarial_attention.classifiers.task import Task, prepare
+from analyses.adversarial_attention.classifiers.tested import Tested
+from analyses.adversarial_attention.classifiers.training import train
+from analyses.adversarial_attention.config import Config as Settings
+from analyses.adversarial_attention.published import PERMUTATION, PUBLISHED, Cell
+from interp.data import LabelledTexts
+from interp.errors import UserError
+from interp.results import Workspace
+from interp.results.storage import write_file
+
+LEARNED = 0.1  # a seed counts whose development accuracy is at most so far below the published accuracy
+_FILES = {"sst": "sst", **{f"babi-{n}": f"babi/en/qa{n}_" for n in (1, 2, 3)}}
+_METRICS = ("accuracy", "auc", "tau_gradient", "tau_leave_one_out", "tau_both", "jsd", "above_half")
+
+
+@dataclass(frozen=True)
+class Config:
+    """Train, test and compare with what was published."""
+
+    data: Path
+    """Folder with sst/ and babi/en/."""
+    cells: tuple[str, ...] = ()
+    """Which, as data-set:encoder:attention (sst:lstm:tanh). None: all of SST and bAbI-1, and BiLSTM of bAbI-2 and 3."""
+    seeds: int = 3
+    """Seeds of each."""
+    vectors: str = "random"
+    """Word vectors to begin with, for SST: random, text or a file. The paper's are fastText's."""
+    out: Path = Path("runs/jain-wallace")
+    """Folder of what is finished."""
+    table_only: bool = False
+    """Print the table of what is finished, and compute nothing."""
+
+
+def main(config: Config) -> None:
+    """Compute what is missing and print the table."""
+    wanted = list(_cells(config))
+    for data, encoder, attention in wanted if not config.table_only else []:
+        task = None
+        for seed in range(config.seeds):
+            place = _place(config, (data, encoder, attention, seed))
+            if not place.exists():
+                task = task or read_task(config, data)
+                found = measured(task, data, (encoder, attention, seed), config)
+                place.parent.mkdir(parents=True, exist_ok=True)
+                write_file(place, json.dumps(found, indent=1))
+                _say(f"{place.stem}: accuracy {found['accuracy']['all']:.3f}, {found['seconds']:.0f} s")
+    _say("\n".join(table(config, wanted)))
+
+
+def read_task(config: Config, data: str) -> Task:
+    """The texts of one data set as published, and the sizes of its classifiers.
+
+    Raises:
+        UserError: the files are not there.
+    """
+    place = config.data / _FILES[data]
+    if data != "sst":
+        found = sorted(place.parent.glob(f"{place.name}*_train.txt"))
+        if not found:
+            raise UserError(f"{config.data} must hold {_FILES[data]}…_train.txt; give --data the folder above it")
+        return prepare(Settings(data=str(found[0]), longest=10_000), Workspace())
+    if not place.is_dir():
+        raise UserError(f"{config.data} must hold the folder sst; give --data the folder above it")
+    settings = Settings(data=str(place), shortest=6, longest=10_000, vectors=config.vectors)
+    task = prepare(settings, Workspace())
+    return Task(without_longest(task.texts), task.index, task.sizes, task.vectors, task.what)
+
+
+def without_longest(texts: LabelledTexts) -> LabelledTexts:
+    """As the authors' filter leaves them: without the longest texts of each split, its bound being strict."""
+    longest = {split: max(len(text.words) for text in texts.of(split)) for split in ("train", "dev", "test")}
+    kept = tuple(text for text in texts.texts if text.split and len(text.words) < longest[text.split])
+    return LabelledTexts(texts.name, kept, texts.labels, texts.remarks, texts.left_out, texts.given)
+
+
+def measured(task: Task, data: str, kind: tuple[str, str, int], config: Config) -> dict[str, Any]:
+    """Everything of one seed of one classifier, by predicted class."""
+    torch.set_num_threads(max(1, torch.get_num_threads()))
+    started = time.monotonic()
+    work, keep = Workspace(), str(config.out / "classifiers" / data)
+    trained = train(task, kind, work, torch.device("cpu"), keep=keep)
+    texts = task.texts.of("test")
+    tested = Tested(trained.model, task.examples(texts), texts, task.texts.labels, 128 if task.texts.asks else 512)
+    found: dict[str, Any] = {
+        "accuracy": {"all": trained.quality.accuracy}, "auc": {"all": trained.quality.auc},
+        "dev_accuracy": trained.quality.dev_accuracy, "best_epoch": trained.best_epoch, "n": len(texts),
+    }  # fmt: skip
+    agreements = agreement.agreements(tested)
+    rows = agreement.rows(tested, agreements, kind[2])
+    names = {"attention_gradient": "tau_gradient", "attention_leave_one_out": "tau_leave_one_out",
+             "gradient_leave_one_out": "tau_both"}  # fmt: skip
+    for row in rows:
+        found.setdefault(names[str(row["pair"])], {})[str(row["class"])] = row["value"]
+    levels, how = adversaries.epsilons(task.texts.asks, None), Search()
+    by_step = adversaries.adversaries(tested, how, [0, 250], kind[2])
+    found["adversaries"] = adversaries.rows(tested, by_step, levels, kind[2])
+    for row in found["adversaries"]:
+        if row["steps"] == how.steps and row["epsilon"] == 0.05:  # what the authors' plots count
+            found.setdefault("jsd", {})[row["class"]] = row["median"]
+            found.setdefault("above_half", {})[row["class"]] = row["above_half"]
+    found["permutation"] = permuting.rows(tested, permuting.median_changes(tested, 100, kind[2]), kind[2])
+    return {**found, "seconds": time.monotonic() - started}
+
+
+def table(config: Config, wanted: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Markdown: a row a classifier and number."""
+    lines = ["| data, classifier | number | class | published | measured | range | difference | seeds |",
+             "|---|---|---|---|---|---|---|---|"]  # fmt: skip
+    for data, encoder, attention in wanted:
+        seeds = [json.loads(place.read_text()) for place in _finished(config, (data, encoder, attention))]
+        if not seeds:
+            continue
+        published = PUBLISHED.get((data, encoder, attention))
+        aim = published.accuracy if published else max(seed["accuracy"]["all"] for seed in seeds)
+        learned = [seed for seed in seeds if seed["dev_accuracy"] >= aim - LEARNED]
+        told = f"{len(learned)} of {len(seeds)} learned"
+        if len(learned) < len(seeds):
+            missed = sorted(seed["accuracy"]["all"] for seed in seeds if seed not in learned)
+            told += f" (the others: {', '.join(f'{accuracy:.3f}' for accuracy in missed)})"
+        name = f"{data}, {encoder}, {attention}"
+        for metric, of, known in _numbers(published, learned or seeds):
+            values = [value for seed in learned or seeds if (value := seed.get(metric, {}).get(of)) is not None]
+            lines.append(_line(name, metric, of, known, values, told))
+        if (data, encoder, attention) == ("sst", "lstm", "tanh"):
+            lines += list(_permutations(name, learned or seeds, told))
+        lines += list(_control(name, learned or seeds, told))
+    return lines
+
+
+def _numbers(published: Cell | None, seeds: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, float | None]]:
+    for metric in _METRICS:
+        known = getattr(published, metric, None)
+        by_class = known if isinstance(known, dict) else {"all": known}
+        for of in seeds[0].get(metric, {}):
+            if not np.isnan(seeds[0][metric][of]) and (of == "all" or of in by_class):
+                yield metric, of, by_class.get(of)
+
+
+def _permutations(name: str, seeds: Sequence[dict[str, Any]], told: str) -> Iterator[str]:
+    for of, medians in PERMUTATION.items():
+        for number, known in enumerate(medians):
+            values = [
+                row["median"] for seed in seeds for row in seed["permutation"]
+                if row["class"] == of and row["max_attention_low"] == number / 4
+            ]  # fmt: skip
+            yield _line(name, f"permutation, weight {number / 4:g}–{(number + 1) / 4:g}", of, known, values, told)
+
+
+def _control(name: str, seeds: Sequence[dict[str, Any]], told: str) -> Iterator[str]:
+    """What random logits give without a search, and what the paper's ε gives."""
+    last = max(row["steps"] for row in seeds[0]["adversaries"])
+    rows = ((0, 0.05, "jsd, 0 steps"), (last // 2, 0.05, f"jsd, {last // 2} steps"), (last, 0.01, "jsd, ε = 0.01"))
+    for step, epsilon, what in rows:
+        values = [
+            row["median"] for seed in seeds for row in seed["adversaries"]
+            if (row["class"], row["steps"], row["epsilon"]) == ("all", step, epsilon)
+        ]  # fmt: skip
+        yield _line(name, what, "all", None, [value for value in values if not np.isnan(value)], told)
+
+
+def _line(name: str, metric: str, of: str, known: float | None, values: Sequence[float], told: str) -> str:
+    said = "—" if known is None else f"{known:.3f}"
+    if not values:
+        return f"| {name} | {metric} | {of} | {said} | — | — | — | {told} |"
+    mean = float(np.mean(values))
+    spread = f"{min(values):.3f}–{max(values):.3f}" if len(values) > 1 else "one seed"
+    apart = "—" if known is None else f"{mean - known:+.3f}".replace("-", "−")
+    return f"| {name} | {metric} | {of} | {said} | {mean:.3f} | {spread} | {apart} | {told} |"
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+    sys.stdout.flush()
+
+
+def _cells(config: Config) -> list[tuple[str, str, str]]:
+    if not config.cells:
+        return [*PUBLISHED, ("babi-2", "lstm", "tanh"), ("babi-3", "lstm", "tanh")]
+    made = []
+    for cell in config.cells:
+        parts = tuple(cell.split(":"))
+        if len(parts) != 3 or parts[0] not in _FILES:
+            raise UserError(f"cells are data-set:encoder:attention with {', '.join(_FILES)}; got {cell!r}")
+        made.append((parts[0], parts[1], parts[2]))
+    return made
+
+
+def _place(config: Config, of: tuple[str, str, str, int]) -> Path:
+    return config.out / f"{'-'.join(map(str, of))}-{Path(config.vectors).stem if of[0] == 'sst' else 'random'}.json"
+
+
+def _finished(config: Config, of: tuple[str, str, str]) -> list[Path]:
+    return [place for seed in range(config.seeds) if (place := _place(config, (*of, seed))).exists()]
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Config))

@@ -1,0 +1,98 @@
+"""The figures and words of the heads' half, on tables made up."""
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from interp.results import Result
+from reports import style
+from reports.chapters.adversarial_attention import freedom_methods, freedom_plates, heads
+from reports.chapters.reading import Reading
+from reports.figures import attention_freedom as draw
+from reports.figures.heads import head_map
+
+_TVD = ("permuted_tvd", "uniform_tvd", "first_position_tvd", "mean_pattern_tvd")
+
+
+@pytest.fixture
+def reading() -> Reading:
+    rng = np.random.default_rng(0)
+    places = [(layer, head) for layer in (1, 4) for head in range(4)]
+    metrics = ("freedom_share", "nullspace_share", "random_values_share", "tau_gradient", "tau_knockout", "derivative")
+    scores = pd.DataFrame([
+        {"site": f"blocks.{layer}.attn", "layer": layer, "head": head, "metric": metric, "data": "text",
+         "value": value, "ci_low": 0.5 * value, "ci_high": min(1.0, 1.5 * value), "n": 3}
+        for layer, head in places for metric in (*metrics, *_TVD) for value in [float(rng.uniform(0.02, 1.0))]
+    ])  # fmt: skip
+    rows = pd.DataFrame([
+        {"site": f"blocks.{layer}.attn", "layer": layer, "head": head, "searched": True, "share": 0.8, "tvd": 0.0098,
+         "nullspace_share": 0.1, "pinned": False} for layer, head in places
+    ])  # fmt: skip
+    by_keys = pd.DataFrame([
+        {"low": low, "high": 2 * low - 1, "metric": metric, "value": 0.1 * i, "ci_low": 0.0, "ci_high": 0.2 * i, "n": 3,
+         "rows": 8} for i, low in enumerate((8, 16, 32)) for metric in draw.SHARES
+    ])  # fmt: skip
+    worth = pd.DataFrame([
+        {"predictor": "freedom", "controls": controls, "value": 0.2, "ci_low": -0.1, "ci_high": 0.5, "p": 0.3,
+         "n_heads": 8, "n": 3, "note": ""} for controls in ("none", "importance", "importance and layer")
+    ])  # fmt: skip
+    patterns = pd.DataFrame([
+        {"site": "blocks.1.attn", "layer": 1, "head": 2, "data": "text", "sequence": 0, "query": 9, "key": key,
+         "which": which, "weight": float(key == (3 if which == "original" else 7)), "jsd": 0.69, "tvd": 0.004,
+         "answer": " the", "probability": 0.25} for which in ("original", "adversarial") for key in range(10)
+    ])  # fmt: skip
+    tokens = pd.DataFrame({"data": "text", "sequence": 0, "position": range(12), "token": range(12),
+                           "text": [*(f" w{i}" for i in range(10)), "\n", "  "][::-1]})  # fmt: skip
+    tables = {"heads": scores, "freedom_rows": rows, "freedom_by_keys": by_keys, "freedom_worth": worth,
+              "patterns": patterns, "tokens": tokens}  # fmt: skip
+    about = {"model": {"name": "a model", "n_layers": 6, "n_heads": 5}, "config": {"head_epsilon": 0.01, "horizon": 4}}
+    return Reading(Result("adversarial-attention", tables, about))
+
+
+def test_every_plate_is_drawn(reading: Reading) -> None:
+    with style.paper():
+        plates = freedom_plates.plates(reading, {(1, 2): "induction"})
+        assert [plate.name for plate in plates] == [
+            "freedom-map", "freedom-against-importance", "freedom-by-keys", "attention-rows-drawn-twice",
+            "attention-substitutes",
+        ]  # fmt: skip
+        for plate in plates:
+            assert len(style.render(plate.draw())[1]) > 2000
+
+
+def test_heads_that_were_not_looked_at_keep_their_places(reading: Reading) -> None:
+    rows = reading.table("heads", metric="freedom_share")
+    with style.paper():
+        _, (ax,) = style.canvas(3, 3)
+        drawn: Any = head_map(draw.on_grid(rows, 6, 5), ax, (), "freedom_share").images[0].get_array()
+        grid = np.ma.getmaskarray(drawn)
+        assert grid.shape == (6, 5)
+        assert not grid[[1, 4], :4].any()
+        assert grid[0].all()
+        assert grid[:, 4].all()
+        _, (other,) = style.canvas(3, 3)
+        assert head_map(rows, other, (), "freedom_share").images[0].get_array().shape == (5, 4)  # type: ignore[union-attr]
+
+
+def test_words(reading: Reading) -> None:
+    lead = heads.lead(reading)
+    assert lead is not None
+    assert "Of 8 heads of a model" in lead.text
+    verdicts = [finding.verdict.text for finding in heads.findings(reading)]
+    assert len(verdicts) == 4
+    assert "half reach at least 80 %" in verdicts[0]
+    assert "none are pinned" in verdicts[0]
+    assert "10 %" in verdicts[1]
+    assert "80 %" in verdicts[1]
+    assert "It is not shown" in verdicts[3]
+    assert "0.20 [−0.10, 0.50]" in verdicts[3]
+    assert "8 heads" in freedom_methods.paragraph(reading)
+
+
+def test_a_run_without_heads_says_nothing() -> None:
+    empty = Reading(Result("adversarial-attention", {}, {}))
+    assert heads.lead(empty) is None
+    assert heads.findings(empty) == ()
+    assert freedom_plates.plates(empty, {}) == ()
