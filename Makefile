@@ -5,12 +5,13 @@ VENV ?= .venv
 MODEL ?= smollm2-135m
 RUN ?= runs/$(MODEL)
 WORKERS ?= 2
+DATA ?= data
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: report test check bench reproduce clean
+.PHONY: report test check bench reproduce reproduce-jw clean
 
 report: $(VENV)/installed                ## a report on $(MODEL); the last line is the page's path
 	@$(BIN)/interp report $(MODEL) --out $(RUN) --resume
@@ -32,6 +33,9 @@ reproduce: $(VENV)/installed-dev         ## what takes long: repeated tests, the
 	$(PYTEST) -m long
 	$(BIN)/interp report $(MODEL) --budget full --out $(RUN)-full --resume
 	$(MAKE) bench
+
+reproduce-jw: $(VENV)/installed          ## Jain & Wallace's table made again: DATA=folder with sst/ and babi/en/
+	$(BIN)/python -m analyses.adversarial_attention.reproduce --data $(DATA)
 
 clean:                                   ## everything that make made, except runs/
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -160,11 +160,12 @@ def _numbers(published: Cell | None, seeds: Sequence[dict[str, Any]]) -> Iterato
 def _permutations(name: str, seeds: Sequence[dict[str, Any]], told: str) -> Iterator[str]:
     for of, medians in PERMUTATION.items():
         for number, known in enumerate(medians):
+            ends = (number / 4, (number + 1) / 4)
             values = [
                 row["median"] for seed in seeds for row in seed["permutation"]
-                if row["class"] == of and row["max_attention_low"] == number / 4
+                if row["class"] == of and (row["max_attention_low"], row["max_attention_high"]) == ends
             ]  # fmt: skip
-            yield _line(name, f"permutation, weight {number / 4:g}–{(number + 1) / 4:g}", of, known, values, told)
+            yield _line(name, f"permutation, weight {ends[0]:g}–{ends[1]:g}", of, known, values, told)
 
 
 def _control(name: str, seeds: Sequence[dict[str, Any]], told: str) -> Iterator[str]:

@@ -83,7 +83,7 @@ def _histogram(table: pd.DataFrame, ax: Axes, column: str, limits: tuple[float, 
         if len(values):
             ax.hist(values, bins=bins, range=limits, weights=np.full(len(values), 1 / len(rows)), color=colour,
                     alpha=0.55, edgecolor="white", linewidth=0.3, label=name)  # fmt: skip
-            ax.axvline(values.mean(), ymin=0.94, color=colour, linewidth=2)
+            ax.axvline(float(np.mean(values)), ymin=0.94, color=colour, linewidth=2)
     ax.set(xlabel=label, ylabel="share of texts", xlim=limits)
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     sns.despine(ax=ax)
