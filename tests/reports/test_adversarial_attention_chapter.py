@@ -16,6 +16,7 @@ from reports.chapters.adversarial_attention import chapter
 from reports.chapters.adversarial_attention.sides import SAYS
 from reports.figures import adversarial_attention as draw
 
+TEXT = "a rather long sentence that needs a second line $x$ 中"
 KINDS = ({"encoder": "lstm", "attention": "tanh", "seed": 0}, {"encoder": "average", "attention": "tanh", "seed": 0})
 
 
@@ -81,8 +82,8 @@ def made_up(change: float = 0.4, share: float = 0.8) -> Result:
                                   "weight": 0.08, "output": 0.91, "label": "fine", "question": "where is anna",
                                   "jsd": 0.6, "tvd": 0.004})  # fmt: skip
     provenance = {
-        "model": {"name": "tiny-2l"}, "config": {"budget": "report", "permutations": 100, "adversaries": 5, "steps": 500,
-                                                 "penalty": 500.0},
+        "model": {"name": "tiny-2l"},
+        "config": {"budget": "report", "permutations": 100, "adversaries": 5, "steps": 500, "penalty": 500.0},
         "data": {"what": "reviews.csv", "n": {"train": 1000, "test": 60}},
     }  # fmt: skip
     return Result("adversarial-attention", {name: pd.DataFrame(rows) for name, rows in tables.items()}, provenance)

@@ -146,7 +146,7 @@ def test_erasing_against_doing_it_word_by_word() -> None:
             flips = [m for m in range(1, len(words)) if run(i, words[:m]).argmax() != p.argmax()]
             assert made.until_flip[order][i] == pytest.approx((flips[0] if flips else len(words)) / len(words))
             assert made.never[order][i] == (not flips)
-    shares = [row["value"] for row in erasing.flip_rows(made)]
+    shares = [float(str(row["value"])) for row in erasing.flip_rows(made)]
     assert sum(shares) == pytest.approx(1)
     assert {row["order"] for row in erasing.removal_rows(made, 0)} == set(erasing.ORDERS)
 
