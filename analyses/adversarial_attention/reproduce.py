@@ -139,12 +139,16 @@ def table(config: Config, wanted: Sequence[tuple[str, str, str]]) -> list[str]:
             missed = sorted(seed["accuracy"]["all"] for seed in seeds if seed not in learned)
             told += f" (the others: {', '.join(f'{accuracy:.3f}' for accuracy in missed)})"
         name = f"{data}, {encoder}, {attention}"
-        for metric, of, known in _numbers(published, learned or seeds):
-            values = [value for seed in learned or seeds if (value := seed.get(metric, {}).get(of)) is not None]
+        if not learned:
+            known = "—" if published is None else f"{published.accuracy:.3f}"
+            lines.append(f"| {name} | accuracy | all | {known} | — | — | — | {told} |")
+            continue
+        for metric, of, known in _numbers(published, learned):
+            values = [value for seed in learned if (value := seed.get(metric, {}).get(of)) is not None]
             lines.append(_line(name, metric, of, known, values, told))
         if (data, encoder, attention) == ("sst", "lstm", "tanh"):
-            lines += list(_permutations(name, learned or seeds, told))
-        lines += list(_control(name, learned or seeds, told))
+            lines += list(_permutations(name, learned, told))
+        lines += list(_control(name, learned, told))
     return lines
 
 
