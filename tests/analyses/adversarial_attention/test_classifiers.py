@@ -170,3 +170,16 @@ def test_tables_of_a_part_that_was_not_asked_for_are_empty_and_fit() -> None:
     assert all(table.empty for table in made.values())
     check_tables("adversarial-attention", made, CLASSIFIERS)
     assert empty("classifiers")["learned"].dtype == bool
+
+
+def test_the_part_runs_by_itself_as_the_command_runs_it(words_file: Path) -> None:
+    from types import SimpleNamespace
+
+    from analyses import adversarial_attention
+
+    config = small(words_file, variants=0, keep=None)
+    result = adversarial_attention.run(SimpleNamespace(device=CPU), config, Workspace())  # pyright: ignore[reportArgumentType]
+    assert result.analysis == "adversarial-attention"
+    assert set(result.tables) >= set(adversarial_attention.SCHEMAS)
+    check_tables(result.analysis, result.tables, adversarial_attention.SCHEMAS)
+    assert result.provenance["data"]["labels"] == ["dull", "fine"]

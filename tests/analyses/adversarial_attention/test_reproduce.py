@@ -43,7 +43,7 @@ def test_a_classifier_none_of_whose_seeds_learned_has_no_numbers(tmp_path: Path)
 
 
 def test_published_orderings() -> None:
-    """What the issue of reproduction is: average above BiLSTM, additive above dot product for SST's BiLSTM."""
+    """Average above BiLSTM, and additive above dot product for the BiLSTM, in the published numbers."""
     tau = {cell: PUBLISHED[cell].tau_gradient["all"] for cell in PUBLISHED}
     assert tau["sst", "average", "tanh"] > tau["sst", "lstm", "tanh"] > tau["sst", "lstm", "dot"]
     assert all(0 <= share <= 1 for cell in PUBLISHED.values() for share in cell.above_half.values())
