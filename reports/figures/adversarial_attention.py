@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
 from matplotlib.textpath import TextPath
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from reports import style, words
 
@@ -85,6 +85,7 @@ def _histogram(table: pd.DataFrame, ax: Axes, column: str, limits: tuple[float, 
                     alpha=0.55, edgecolor="white", linewidth=0.3, label=name)  # fmt: skip
             ax.axvline(float(np.mean(values)), ymin=0.94, color=colour, linewidth=2)
     ax.set(xlabel=label, ylabel="share of texts", xlim=limits)
+    ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     sns.despine(ax=ax)
     return ax
@@ -131,23 +132,29 @@ def _violin(ax: Axes, values: np.ndarray, place: float, height: float, colour: s
     ax.plot(middle, place, "o", color="white", markeredgecolor=colour, markersize=4, markeredgewidth=1.2, zorder=4)
 
 
-def convergence(adversaries: pd.DataFrame, ax: Axes) -> Axes:
-    """ε-max JSD by steps of the search, one line a classifier (its first seed); the first point is the random start.
+def convergence(adversaries: pd.DataFrame, ax: Axes, column: str) -> Axes:
+    """ε-max JSD, or the share of texts with an adversary, by steps of the search; one line a classifier (first seed).
 
     Args:
         adversaries: rows of ``adversaries`` of all texts together, with one ``epsilon``.
-        ax: where to draw; a point's size is the share of texts in which an adversary within ε was found.
+        ax: where to draw; the first point is the random start.
+        column: ``value`` (mean divergence, with its interval) or ``found``.
     """
     for number, (name, rows) in enumerate(of_kinds(adversaries)):
         ordered = rows.loc[rows["seed"] == min(rows["seed"])].sort_values("steps")
         colour = style.SERIES[number % len(style.SERIES)]
-        ax.fill_between(ordered["steps"], ordered["ci_low"], ordered["ci_high"], color=colour, alpha=0.15, linewidth=0)
-        ax.plot(ordered["steps"], ordered["value"], color=colour, label=name)
-        ax.scatter(ordered["steps"], ordered["value"], s=6 + 34 * ordered["found"], color=colour, edgecolor="white",
-                   linewidth=0.5, zorder=3)  # fmt: skip
-    ax.axhline(LN2, color=style.MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
-    ax.set(xlabel="steps of the search", ylabel="ε-max JSD (nats, mean)", ylim=(0, 0.72))
-    ax.legend(loc="lower right", fontsize=style.SMALL)
+        if column == "value":
+            band = (ordered["ci_low"], ordered["ci_high"])
+            ax.fill_between(ordered["steps"], *band, color=colour, alpha=0.15, linewidth=0)
+        ax.plot(ordered["steps"], ordered[column], color=colour, marker=style.MARKERS[number % len(style.MARKERS)],
+                markersize=4.5, markeredgecolor="white", markeredgewidth=0.5, label=name)  # fmt: skip
+    if column == "value":
+        ax.axhline(LN2, color=style.MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
+        ax.set(ylabel="ε-max JSD (nats, mean)", ylim=(0, 0.72))
+    else:
+        ax.set(ylabel="texts with an adversary within ε", ylim=(0, 1.03))
+        ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    ax.set(xlabel="steps of the search")
     sns.despine(ax=ax)
     return ax
 
@@ -167,8 +174,10 @@ def consistent(table: pd.DataFrame, ax: Axes) -> Axes:
         if kind == "consistent":
             ax.plot(rows["jsd"], rows["tvd"], color=colour, linewidth=0.9, zorder=2)
             for row in rows.to_dict("records"):
-                ax.annotate(f"λ {row['weight']:g}", (row["jsd"], row["tvd"]), xytext=(5, 4),
-                            textcoords="offset points", fontsize=style.SMALL, color=colour)  # fmt: skip
+                is_right = row["jsd"] > 0.6
+                ax.annotate(f"λ {row['weight']:g}", (row["jsd"], row["tvd"]), xytext=(-6 if is_right else 6, 4),
+                            textcoords="offset points", ha="right" if is_right else "left", fontsize=style.SMALL,
+                            color=colour)  # fmt: skip
         spans = [[rows[value] - rows[f"{value}_low"], rows[f"{value}_high"] - rows[value]] for value in ("jsd", "tvd")]
         ax.errorbar(rows["jsd"], rows["tvd"], xerr=np.abs(spans[0]), yerr=np.abs(spans[1]), fmt=marker, color=colour,
                     markersize=5, markeredgecolor="white", markeredgewidth=0.5, elinewidth=0.8, label=name,

@@ -182,17 +182,19 @@ def convergence(reading: Reading) -> Plate | None:
     table = table.loc[table["epsilon"] == epsilon]
 
     def figure() -> Figure:
-        figure, (ax,) = style.canvas(style.NARROW, 2.6)
-        draw.convergence(table, ax)
+        figure, (left, right) = style.canvas(style.WIDE, 2.5, panels=2)
+        draw.convergence(table, left, "value")
+        draw.convergence(table, right, "found")
+        right.legend(loc="lower right", fontsize=style.SMALL)
         return figure
 
     return Plate(
         "adversaries-by-steps",
         "Has the search come to its end?",
-        f"Mean ε-max JSD (ε = {epsilon:g}) of the texts in which an adversary was found, after some steps; the size "
-        f"of a "
-        "point is the share of these texts, so a curve may fall while more texts come in. 0 steps is the random start. "
-        "Shaded: 95 % intervals.",
+        f"Left: mean ε-max JSD (ε = {epsilon:g}) of the texts in which an adversary was found; right: in how many one "
+        f"was. "
+        "Read them together: the mean may fall while texts come in that leave less room. 0 steps is the random start. "
+        "Shaded: 95 % intervals; dashed: ln 2.",
         figure,
         (Rows("adversaries", {"class": "all"}),),
     )
