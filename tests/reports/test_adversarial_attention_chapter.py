@@ -15,6 +15,7 @@ from reports.chapters import Chapter, Sentence
 from reports.chapters.adversarial_attention import chapter
 from reports.chapters.adversarial_attention.sides import SAYS
 from reports.figures import adversarial_attention as draw
+from reports.figures import attended_text
 
 TEXT = "a rather long sentence that needs a second line $x$ 中"
 KINDS = ({"encoder": "lstm", "attention": "tanh", "seed": 0}, {"encoder": "average", "attention": "tanh", "seed": 0})
@@ -198,7 +199,7 @@ def test_the_facts_figure_draws_values_intervals_and_chance(result: Result) -> N
 
 
 def test_words_stay_within_the_width() -> None:
-    laid = draw.lay_out(["word"] * 40 + ["x" * 30], 2.0)
+    laid = attended_text.lay_out(["word"] * 40 + ["x" * 30], 2.0)
     assert max(line for _, line, _, _ in laid) >= 3
     for _, _, start, size in laid[:-1]:
         assert start + size <= 2.0
