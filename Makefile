@@ -5,12 +5,13 @@ VENV ?= .venv
 MODEL ?= smollm2-135m
 RUN ?= runs/$(MODEL)
 WORKERS ?= 2
+DATA ?= data
 
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 PYTEST := HF_HUB_OFFLINE=1 OMP_NUM_THREADS=1 $(BIN)/python -m pytest
 
-.PHONY: report test check bench reproduce reproduce-michel reproduce-clark clean
+.PHONY: report test check bench reproduce reproduce-michel reproduce-clark reproduce-jw clean
 
 report: $(VENV)/installed                ## a report on $(MODEL); the last line is the page's path
 	@$(BIN)/interp report $(MODEL) --out $(RUN) --resume
@@ -40,6 +41,9 @@ reproduce-michel: $(VENV)/installed      ## published numbers of head pruning be
 
 reproduce-clark: $(VENV)/installed       ## BERT-base's syntactic heads beside Clark et al.'s numbers; TREEBANK=FILE.conllu
 	@$(BIN)/python -m analyses.head_specialization.reproduce_clark $(or $(TREEBANK),$(error name a treebank: TREEBANK=FILE.conllu))
+
+reproduce-jw: $(VENV)/installed          ## Jain & Wallace's table made again: DATA=folder with sst/ and babi/en/
+	$(BIN)/python -m analyses.adversarial_attention.reproduce --data $(DATA)
 
 clean:                                   ## everything that make made, except runs/
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -33,9 +33,10 @@ class Cell(NamedTuple):
 
 def _sst(accuracy: float, auc: float, gradient: tuple[float, ...], left_out: tuple[float, ...], both: float,
          jsd: tuple[float, ...], half: tuple[float, ...]) -> Cell:  # fmt: skip
+    names: tuple[str, ...] = ("0", "1", "all")
     tables: list[Numbers] = []
     for values in (gradient, left_out, jsd, half):
-        tables.append({name: value for name, value in zip(("0", "1", "all"), values, strict=False)})
+        tables.append(dict(zip(names, values, strict=False)))
     return Cell(accuracy, auc, tables[0], tables[1], both, tables[2], tables[3])
 
 

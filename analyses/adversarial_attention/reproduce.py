@@ -139,12 +139,16 @@ def table(config: Config, wanted: Sequence[tuple[str, str, str]]) -> list[str]:
             missed = sorted(seed["accuracy"]["all"] for seed in seeds if seed not in learned)
             told += f" (the others: {', '.join(f'{accuracy:.3f}' for accuracy in missed)})"
         name = f"{data}, {encoder}, {attention}"
-        for metric, of, known in _numbers(published, learned or seeds):
-            values = [value for seed in learned or seeds if (value := seed.get(metric, {}).get(of)) is not None]
+        if not learned:
+            known = "—" if published is None else f"{published.accuracy:.3f}"
+            lines.append(f"| {name} | accuracy | all | {known} | — | — | — | {told} |")
+            continue
+        for metric, of, known in _numbers(published, learned):
+            values = [value for seed in learned if (value := seed.get(metric, {}).get(of)) is not None]
             lines.append(_line(name, metric, of, known, values, told))
         if (data, encoder, attention) == ("sst", "lstm", "tanh"):
-            lines += list(_permutations(name, learned or seeds, told))
-        lines += list(_control(name, learned or seeds, told))
+            lines += list(_permutations(name, learned, told))
+        lines += list(_control(name, learned, told))
     return lines
 
 
@@ -160,11 +164,12 @@ def _numbers(published: Cell | None, seeds: Sequence[dict[str, Any]]) -> Iterato
 def _permutations(name: str, seeds: Sequence[dict[str, Any]], told: str) -> Iterator[str]:
     for of, medians in PERMUTATION.items():
         for number, known in enumerate(medians):
+            ends = (number / 4, (number + 1) / 4)
             values = [
                 row["median"] for seed in seeds for row in seed["permutation"]
-                if row["class"] == of and row["max_attention_low"] == number / 4
+                if row["class"] == of and (row["max_attention_low"], row["max_attention_high"]) == ends
             ]  # fmt: skip
-            yield _line(name, f"permutation, weight {number / 4:g}–{(number + 1) / 4:g}", of, known, values, told)
+            yield _line(name, f"permutation, weight {ends[0]:g}–{ends[1]:g}", of, known, values, told)
 
 
 def _control(name: str, seeds: Sequence[dict[str, Any]], told: str) -> Iterator[str]:

@@ -1,17 +1,12 @@
 """Figures of the classifiers' half of `adversarial-attention`: a saved table and an Axes in, the Axes out."""
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 import pandas as pd
 import seaborn as sns
 from matplotlib.axes import Axes
-from matplotlib.font_manager import FontProperties
-from matplotlib.patches import Rectangle
-from matplotlib.textpath import TextPath
-from matplotlib.ticker import PercentFormatter
+from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from reports import style, words
+from reports import style
 
 LN2 = float(np.log(2))
 BINS = ((0.0, 0.25), (0.25, 0.5), (0.5, 0.75), (0.75, 1.0))
@@ -26,7 +21,6 @@ KINDS = {
     "texts",
 }  # fmt: skip
 _FEWEST = 8  # texts of a violin; fewer are drawn as points
-_LINE, _SIZE = 0.165, 7.0  # inches between lines of text; points
 
 
 def classes_of(table: pd.DataFrame) -> list[str]:
@@ -83,8 +77,9 @@ def _histogram(table: pd.DataFrame, ax: Axes, column: str, limits: tuple[float, 
         if len(values):
             ax.hist(values, bins=bins, range=limits, weights=np.full(len(values), 1 / len(rows)), color=colour,
                     alpha=0.55, edgecolor="white", linewidth=0.3, label=name)  # fmt: skip
-            ax.axvline(values.mean(), ymin=0.94, color=colour, linewidth=2)
+            ax.axvline(float(np.mean(values)), ymin=0.94, color=colour, linewidth=2)
     ax.set(xlabel=label, ylabel="share of texts", xlim=limits)
+    ax.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10]))
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     sns.despine(ax=ax)
     return ax
@@ -131,23 +126,29 @@ def _violin(ax: Axes, values: np.ndarray, place: float, height: float, colour: s
     ax.plot(middle, place, "o", color="white", markeredgecolor=colour, markersize=4, markeredgewidth=1.2, zorder=4)
 
 
-def convergence(adversaries: pd.DataFrame, ax: Axes) -> Axes:
-    """ε-max JSD by steps of the search, one line a classifier (its first seed); the first point is the random start.
+def convergence(adversaries: pd.DataFrame, ax: Axes, column: str) -> Axes:
+    """ε-max JSD, or the share of texts with an adversary, by steps of the search; one line a classifier (first seed).
 
     Args:
         adversaries: rows of ``adversaries`` of all texts together, with one ``epsilon``.
-        ax: where to draw; a point's size is the share of texts in which an adversary within ε was found.
+        ax: where to draw; the first point is the random start.
+        column: ``value`` (mean divergence, with its interval) or ``found``.
     """
     for number, (name, rows) in enumerate(of_kinds(adversaries)):
         ordered = rows.loc[rows["seed"] == min(rows["seed"])].sort_values("steps")
         colour = style.SERIES[number % len(style.SERIES)]
-        ax.fill_between(ordered["steps"], ordered["ci_low"], ordered["ci_high"], color=colour, alpha=0.15, linewidth=0)
-        ax.plot(ordered["steps"], ordered["value"], color=colour, label=name)
-        ax.scatter(ordered["steps"], ordered["value"], s=6 + 34 * ordered["found"], color=colour, edgecolor="white",
-                   linewidth=0.5, zorder=3)  # fmt: skip
-    ax.axhline(LN2, color=style.MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
-    ax.set(xlabel="steps of the search", ylabel="ε-max JSD (nats, mean)", ylim=(0, 0.72))
-    ax.legend(loc="lower right", fontsize=style.SMALL)
+        if column == "value":
+            band = (ordered["ci_low"], ordered["ci_high"])
+            ax.fill_between(ordered["steps"], *band, color=colour, alpha=0.15, linewidth=0)
+        ax.plot(ordered["steps"], ordered[column], color=colour, marker=style.MARKERS[number % len(style.MARKERS)],
+                markersize=4.5, markeredgecolor="white", markeredgewidth=0.5, label=name)  # fmt: skip
+    if column == "value":
+        ax.axhline(LN2, color=style.MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
+        ax.set(ylabel="ε-max JSD (nats, mean)", ylim=(0, 0.72))
+    else:
+        ax.set(ylabel="texts with an adversary within ε", ylim=(0, 1.03))
+        ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    ax.set(xlabel="steps of the search")
     sns.despine(ax=ax)
     return ax
 
@@ -167,8 +168,10 @@ def consistent(table: pd.DataFrame, ax: Axes) -> Axes:
         if kind == "consistent":
             ax.plot(rows["jsd"], rows["tvd"], color=colour, linewidth=0.9, zorder=2)
             for row in rows.to_dict("records"):
-                ax.annotate(f"λ {row['weight']:g}", (row["jsd"], row["tvd"]), xytext=(5, 4),
-                            textcoords="offset points", fontsize=style.SMALL, color=colour)  # fmt: skip
+                is_right = row["jsd"] > 0.6
+                ax.annotate(f"λ {row['weight']:g}", (row["jsd"], row["tvd"]), xytext=(-6 if is_right else 6, 4),
+                            textcoords="offset points", ha="right" if is_right else "left", fontsize=style.SMALL,
+                            color=colour)  # fmt: skip
         spans = [[rows[value] - rows[f"{value}_low"], rows[f"{value}_high"] - rows[value]] for value in ("jsd", "tvd")]
         ax.errorbar(rows["jsd"], rows["tvd"], xerr=np.abs(spans[0]), yerr=np.abs(spans[1]), fmt=marker, color=colour,
                     markersize=5, markeredgecolor="white", markeredgewidth=0.5, elinewidth=0.8, label=name,
@@ -259,47 +262,3 @@ def removal(table: pd.DataFrame, ax: Axes) -> Axes:
     ax.tick_params(axis="y", length=0)
     sns.despine(ax=ax, left=True)
     return ax
-
-
-def attended_text(rows: pd.DataFrame, ax: Axes, width: float) -> Axes:
-    """A text with every word shaded by its weight.
-
-    Args:
-        rows: rows of ``instances`` of one text under one attention.
-        ax: where to draw, ``width`` inches wide; its y axis counts lines from the top.
-        width: in inches.
-    """
-    lines = lay_out([str(text) for text in rows.sort_values("position")["text"]], width)
-    weights = rows.sort_values("position")["weight"].tolist()
-    for weight, (text, line, start, size) in zip(weights, lines, strict=True):
-        face = style.SHARES(float(weight))
-        ax.add_patch(
-            Rectangle((start - 0.02, line - 0.42), size + 0.04, 0.84, facecolor=face, edgecolor="none", zorder=1)
-        )
-        ax.text(start, line, text, fontsize=_SIZE, va="center", ha="left", color=style.text_colour(face), zorder=2)
-    ax.set(xlim=(0, width), ylim=(max(line for _, line, _, _ in lines) + 0.6, -0.6))
-    ax.set_axis_off()
-    return ax
-
-
-def lay_out(texts: Sequence[str], width: float) -> list[tuple[str, int, float, float]]:
-    """Words in lines of ``width`` inches: each as it can be drawn, its line, where it begins and how wide it is."""
-    made: list[tuple[str, int, float, float]] = []
-    line, at = 0, 0.03
-    for text in texts:
-        shown = style.drawable(words.visible(text))
-        size = TextPath((0, 0), shown or " ", size=_SIZE, prop=FontProperties(family="DejaVu Sans")).get_extents().width
-        size = max(size / 72, 0.03)
-        if at + size > width and at > 0.03:
-            line, at = line + 1, 0.03
-        made.append((shown, line, at, size))
-        at += size + 0.07
-    return made
-
-
-def heights(instances: pd.DataFrame, width: float) -> Mapping[int, float]:
-    """Inches that each text needs when it is drawn ``width`` inches wide."""
-    return {
-        int(str(number)): _LINE * (1 + lay_out([str(t) for t in rows.sort_values("position")["text"]], width)[-1][1])
-        for number, rows in instances.loc[instances["which"] == "original"].groupby("instance")
-    }

@@ -83,7 +83,8 @@ class Tested:
         for indices in self.examples.by_length(self.size):
             batch = self.examples.batch(indices, self.device)
             embedded = self.model.embed(batch).detach().requires_grad_()
-            with torch.backends.cudnn.flags(enabled=False):  # its LSTM has no backward pass in eval mode
+            # cuDNN's LSTM has no backward pass in eval mode; who asks may be under no_grad
+            with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
                 encoded = self.model.encode(batch, embedded)
                 attention = self.model.attend(encoded).detach()
                 pooled = torch.einsum("bp,bpf->bf", attention, self.model.features(encoded))

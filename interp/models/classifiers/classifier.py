@@ -70,7 +70,7 @@ class AttentionClassifier(nn.Module):
             attention: what to attend to instead; None: the classifier's own.
         """
         encoded = self.encode(batch)
-        weights = self.attend(encoded) if attention is None else attention
+        weights = self.attend(encoded) if attention is None else attention.to(encoded.hidden)
         context = torch.einsum("bp,bpd->bd", weights, encoded.hidden)
         return Answer(self.answer(self._project(context), encoded), weights)
 

@@ -4,8 +4,8 @@ SAYS = {
     "agreement": (
         "that attention is wrong where it disagrees. Jain & Wallace: what does not rank the words as gradients and "
         "leave-one-out do is no measure of what the answer rests on, and a reader takes it for one. Wiegreffe & "
-        "Pinter: "
-        "gradients and leave-one-out agree no better with each other in recurrent models, so neither is a ground truth."
+        "Pinter's side: these two are no ground truth either; how far they agree with each other says how much "
+        "agreement there is to be had."
     ),
     "permutation": (
         "that the model does not use attention where the answer stays: if hidden states are alike, any weights give "

@@ -113,7 +113,7 @@ def test_what_cannot_be_used_is_left_out_and_counted() -> None:
         LabelledText(("a", "c"), "a", "test"),
     ]  # fmt: skip
     made = labelled("them", [*texts(), *odd], shortest=2)
-    assert dict(reversed(pair) for pair in made.left_out) == {
+    assert {reason: part for part, reason in made.left_out} == {
         "they hold no word": "1 of the labelled texts",
         "their label is missing": "1 of the labelled texts",
         "they have fewer than 2 words": "1 of the labelled texts",

@@ -1,0 +1,61 @@
+"""The table of published and measured numbers, from results that are made up; and the texts it is made on."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from analyses.adversarial_attention.published import PUBLISHED
+from analyses.adversarial_attention.reproduce import Config, read_task, table
+from interp.errors import UserError
+
+
+def finished(folder: Path, name: str, accuracy: float, jsd: float) -> None:
+    steps = [
+        {"class": "all", "steps": step, "epsilon": epsilon, "median": jsd - 0.1 * (step == 0)}
+        for step in (0, 250, 500) for epsilon in (0.05, 0.01)
+    ]  # fmt: skip
+    found = {
+        "accuracy": {"all": accuracy}, "auc": {"all": float("nan")}, "dev_accuracy": accuracy,
+        "tau_gradient": {"all": 0.3, "kitchen": 0.1}, "tau_leave_one_out": {"all": 0.2}, "tau_both": {"all": 0.5},
+        "jsd": {"all": jsd}, "above_half": {"all": 0.5}, "adversaries": steps, "permutation": [], "seconds": 1.0,
+    }  # fmt: skip
+    (folder / name).write_text(json.dumps(found))
+
+
+def test_seeds_that_did_not_learn_are_shown_and_left_out(tmp_path: Path) -> None:
+    cell = ("babi-1", "lstm", "tanh")
+    config = Config(Path(), out=tmp_path, seeds=3)
+    for seed, (accuracy, jsd) in enumerate(((1.0, 0.50), (0.6, 0.1), (0.98, 0.56))):
+        finished(tmp_path, f"babi-1-lstm-tanh-{seed}-random.json", accuracy, jsd)
+    lines = table(config, [cell])
+    told = "2 of 3 learned (the others: 0.600)"
+    assert f"| babi-1, lstm, tanh | accuracy | all | 1.000 | 0.990 | 0.980–1.000 | −0.010 | {told} |" in lines
+    assert f"| babi-1, lstm, tanh | jsd | all | 0.530 | 0.530 | 0.500–0.560 | +0.000 | {told} |" in lines
+    assert f"| babi-1, lstm, tanh | jsd, 0 steps | all | — | 0.430 | 0.400–0.460 | — | {told} |" in lines
+    assert not any("kitchen" in line or "auc" in line for line in lines)
+
+
+def test_a_classifier_none_of_whose_seeds_learned_has_no_numbers(tmp_path: Path) -> None:
+    finished(tmp_path, "babi-1-lstm-tanh-0-random.json", 0.5, 0.3)
+    (_, _, line) = table(Config(Path(), out=tmp_path), [("babi-1", "lstm", "tanh")])
+    assert line.endswith("| accuracy | all | 1.000 | — | — | — | 0 of 1 learned (the others: 0.500) |")
+
+
+def test_published_orderings() -> None:
+    """Average above BiLSTM, and additive above dot product for the BiLSTM, in the published numbers."""
+    tau = {cell: PUBLISHED[cell].tau_gradient["all"] for cell in PUBLISHED}
+    assert tau["sst", "average", "tanh"] > tau["sst", "lstm", "tanh"] > tau["sst", "lstm", "dot"]
+    assert all(0 <= share <= 1 for cell in PUBLISHED.values() for share in cell.above_half.values())
+
+
+def test_data_that_is_not_there(tmp_path: Path) -> None:
+    for data, missing in (("sst", "the folder sst"), ("babi-2", "babi/en/qa2_")):
+        with pytest.raises(UserError, match=missing):
+            read_task(Config(tmp_path), data)
+
+
+def test_the_treebank_has_as_many_test_sentences_as_published(shared_data: Path) -> None:
+    task = read_task(Config(shared_data), "sst")
+    assert len(task.texts.of("test")) == 1725
+    assert [sum(text.label == label for text in task.texts.of("test")) for label in "01"] in ([863, 862], [862, 863])
