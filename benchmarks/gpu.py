@@ -181,7 +181,8 @@ def whole_model(config: Config, device: str) -> dict[str, Any]:
     def read() -> object:
         return model.run(tokens, probes=probes.basic(), logits_to_keep=1)
 
-    plain(), read()
+    plain()
+    read()
     seconds: dict[str, list[float]] = {"plain": [], "read": []}
     for _ in range(config.rounds):
         seconds["plain"] += _timed(plain, device, 1)

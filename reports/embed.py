@@ -65,8 +65,8 @@ def embed(
             inside.add(name)
     return [
         Embedded(
-            f"{analysis}/{name}", name, notes.get(name, TableNote("")), len(tables[name]), _columns(tables[name]),
-            _view(set(tables[name].columns)), blobs[name] if name in inside else "",
+            f"{analysis}/{name}", name, notes.get(name, TableNote("")), len(tables[name]),
+            _columns(analysis, tables[name]), _view(set(tables[name].columns)), blobs[name] if name in inside else "",
         )
         for name in order
     ]  # fmt: skip
@@ -116,12 +116,12 @@ def _number(value: float) -> int | float | str | None:
     return float(f"{value:.{DIGITS}g}")
 
 
-def _columns(table: pd.DataFrame) -> list[dict[str, str | bool]]:
+def _columns(analysis: str, table: pd.DataFrame) -> list[dict[str, str | bool]]:
     return [
         {
             "name": str(name),
             "kind": _kind(table[name]),
-            "help": COLUMNS.get(str(name), ""),
+            "help": COLUMNS.get(f"{analysis}:{name}", COLUMNS.get(str(name), "")),
             "whole": pd.api.types.is_integer_dtype(table[name]),
         }
         for name in table.columns

@@ -323,6 +323,7 @@ def slug(text: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")
 
 
+#: What a column holds, by its name; by ``analysis:name`` where it means something else in one analysis.
 COLUMNS = {
     "site": "the attention module",
     "layer": "zero-based",
@@ -375,14 +376,14 @@ COLUMNS = {
     "epsilon": "largest change of the output (TVD) that counts",
     "steps": "of the search; 0 is the random start",
     "above_half": "share of texts above 0.5 nats",
-    "share": "of the largest divergence that there can be",
+    "adversarial-attention:share": "of the largest divergence that there can be",
     "found": "share of texts with an adversary within epsilon",
     "failed": "texts in which the search gave no number",
     "among": "mean divergence of the adversaries from each other",
     "tvd": "change of the output, ½ Σ|p − q|",
-    "jsd": "divergence from the own attention, nats",
+    "adversarial-attention:jsd": "divergence from the own attention, nats",
     "median": "over texts",
-    "order": "in which words are erased",
+    "adversarial-attention:order": "in which words are erased",
     "never": "share of texts whose decision never flips",
     "ranking": "by what facts are ranked",
     "max_attention": "the largest weight of the text",

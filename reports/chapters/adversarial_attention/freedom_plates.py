@@ -9,7 +9,7 @@ from reports import style, words
 from reports.chapters import Plate, Rows
 from reports.chapters.adversarial_attention.heads import epsilon, pinned_below
 from reports.chapters.reading import Reading, first
-from reports.figures import adversarial_attention as texts
+from reports.figures import attended_text as texts
 from reports.figures import attention_freedom as draw
 from reports.figures.heads import colour_bar, head_map, map_figure, name_heads
 
