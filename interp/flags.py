@@ -53,15 +53,19 @@ class Running:
             raise UsageError("--resume takes over what is finished and --force computes it again: give one of them")
 
 
+DEFAULT_MODEL = "tiny-2l"
+
+
 @dataclass(frozen=True)
 class Report:
     """Run the installed analyses on a model and draw one HTML page."""
 
-    model: Annotated[Positional[str], arg(metavar="MODEL", help=MODEL_HELP)] = "tiny-2l"
+    model: Annotated[Positional[str], arg(metavar="MODEL", help=MODEL_HELP)] = DEFAULT_MODEL
     analyses: Annotated[str | None, arg(metavar="NAME,NAME")] = None
     """Which, as names with commas between. None: all that are installed (`interp list`)."""
-    budget: Literal["report", "full"] = "report"
-    """report: what fits into minutes. full: everything; the page says what that adds."""
+    budget: Literal["quick", "report", "full"] | None = None
+    """quick: seconds, without the parts that train models of their own. report: what fits into minutes. full:
+    everything; the page says what that adds. None: quick on tiny-2l, report on any other model."""
     seed: Annotated[int | None, arg(metavar="NUMBER")] = None
     """The seed of every analysis. None: each one's own."""
     inputs: Annotated[str | None, arg(metavar="FILE", aliases=["--tokens"], help=INPUTS_HELP)] = None
@@ -246,11 +250,13 @@ def run_flags(analysis: Analysis, *, positional: bool, more: type[Any] | None = 
 def config_for(analysis: Analysis, report: Report) -> Any:
     """The Config with which `interp report` runs an analysis: its defaults, and those report flags that it knows."""
     known = {each.name for each in dataclasses.fields(analysis.config_class)}
-    given = {"budget": report.budget, "seed": report.seed, "text": report.text}
+    budget = report.budget or ("quick" if report.model == DEFAULT_MODEL else "report")
+    given = {"budget": "report" if budget == "quick" else budget, "seed": report.seed, "text": report.text}
+    given = {name: value for name, value in given.items() if name in known and value is not None}
+    if budget == "quick":
+        given |= analysis.quick
     try:
-        config = analysis.config_class(
-            **{name: value for name, value in given.items() if name in known and value is not None}
-        )
+        config = analysis.config_class(**given)
         return reading_tokens(config, report.inputs)
     except ValueError as error:
         raise UsageError(f"{analysis.name}: {error}") from error

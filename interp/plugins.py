@@ -63,6 +63,11 @@ class Analysis:
         return bool(getattr(self.module, "VERIFY", True))
 
     @property
+    def quick(self) -> Mapping[str, Any]:
+        """Settings with which it takes seconds, for a report that shall."""
+        return getattr(self.module, "QUICK", {})
+
+    @property
     def memory_settings(self) -> tuple[str, ...]:
         """The settings that its memory grows with."""
         return tuple(getattr(self.module, "MEMORY_SETTINGS", ()))

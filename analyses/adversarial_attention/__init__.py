@@ -17,9 +17,10 @@ from analyses.adversarial_attention.schemas import SCHEMAS, with_absent
 from interp import HookedModel
 from interp.results import Result, Workspace
 
-__all__ = ["MEMORY_SETTINGS", "SCHEMAS", "Config", "run"]
+__all__ = ["MEMORY_SETTINGS", "QUICK", "SCHEMAS", "Config", "run"]
 
 MEMORY_SETTINGS = ("instances_per_pass", "copies")
+QUICK = {"part": "heads"}
 
 
 def run(model: HookedModel, config: Config, work: Workspace) -> Result:
@@ -29,6 +30,9 @@ def run(model: HookedModel, config: Config, work: Workspace) -> Result:
         UserError: the labelled texts cannot be read or learned from, or the settings do not fit them.
     """
     tables, about = {}, {}
+    if config.part != "both":
+        other = "the classifiers" if config.part == "heads" else "the heads of the model"
+        work.skip(other, f"--part {config.part} leaves them out; `interp run adversarial-attention` runs both")
     if config.part in ("both", "classifiers"):
         made, about["data"] = classifiers.tables(config, work, device=model.device)
         tables |= made

@@ -43,9 +43,10 @@ from analyses.attention_design.schemas import SCHEMAS
 from interp import HookedModel
 from interp.results import Result, Workspace
 
-__all__ = ["SCHEMAS", "Config", "run"]
+__all__ = ["MEMORY_SETTINGS", "QUICK", "SCHEMAS", "Config", "run"]
 
 MEMORY_SETTINGS = ("tokens", "windows")
+QUICK = {"training": False}
 
 SECTIONS: dict[str, Callable[[Config], list[claims.Claim]]] = {
     "formula": formula.claims,

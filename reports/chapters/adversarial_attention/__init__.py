@@ -47,5 +47,6 @@ def _full(reading: Reading) -> str:
         return ""
     return (
         "`--budget full` looks at all heads of the model, at six rows of each, and trains all three encoders with both "
-        "attentions and three seeds each, tests all test texts, and adds seven seeds and seven weights to the tests of Wiegreffe and Pinter."
+        "attentions and three seeds each, tests all test texts, and adds seven seeds and seven weights to the tests "
+        "of Wiegreffe and Pinter."
     )
