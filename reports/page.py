@@ -71,9 +71,11 @@ def write(run_folder: Path | str) -> Path:
         raise RunFolderError(
             f"{run.path} has no finished analysis to draw; `interp report MODEL --out {run.path}` makes one"
         )
+    results = {analysis: run.load(analysis) for analysis in analyses}
+    chapters = {name: find_chapter(name).chapter(result, run) for name, result in results.items()}
     room, parts = embed.ROOM, []
-    for analysis in analyses:
-        part = _part(run, analysis, room)
+    for analysis in sorted(analyses, key=lambda name: (chapters[name].place, name)):
+        part = _part(run, results[analysis], chapters[analysis], room)
         room -= sum(len(table.blob) for table in part.tables)
         parts.append(part)
     write_file(run.page, render(run, parts))
@@ -126,9 +128,8 @@ def rows_link(analysis: str, rows: Any) -> str:
     return f"#rows/{analysis}/{rows.table}" + (f"?{urlencode(where)}" if where else "")
 
 
-def _part(run: RunFolder, analysis: str, room: int) -> Part:
-    result = run.load(analysis)
-    chapter: Chapter = find_chapter(analysis).chapter(result, run)
+def _part(run: RunFolder, result: Result, chapter: Chapter, room: int) -> Part:
+    analysis = result.analysis
     folder = run.figures(analysis)
     plates = [*([chapter.opening] if chapter.opening else []), *chapter.plates]
     drawn = [_draw(plate, analysis, folder) for plate in plates]

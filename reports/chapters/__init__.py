@@ -119,6 +119,7 @@ class Chapter:
         paragraph: methods as a paragraph to copy into a paper.
         references: BibTeX entries.
         full: what ``--budget full`` adds; '' where this run was one.
+        place: where it stands on the page: the lowest first, and of equal ones by the analysis's name.
     """
 
     title: str
@@ -133,3 +134,4 @@ class Chapter:
     paragraph: str = ""
     references: tuple[str, ...] = ()
     full: str = ""
+    place: int = 100

@@ -47,6 +47,7 @@ def chapter(result: Result, run: RunFolder) -> Chapter:
     maps = maps_plate(reading, "score-maps")
     return Chapter(
         title="Attention by measurement",
+        place=70,
         question="Why is attention built as it is, and what do its design choices cost? Every claim is measured.",
         lead=_lead(claims) if len(claims) else None,
         findings=(*_findings(reading, claims, {plate.name for plate in plates}), *_explaining(run)),

@@ -31,6 +31,7 @@ def chapter(result: Result, run: RunFolder) -> Chapter:
     of_kinds = kinds.when_kinds_go(reading, run)
     return Chapter(
         title="Head pruning",
+        place=30,
         question=QUESTION,
         lead=findings.lead(reading) if reading.has("free") else None,
         opening=plates.opening(reading),

@@ -36,6 +36,7 @@ def chapter(result: Result, run: RunFolder) -> Chapter:
     reading = Reading(result)
     return Chapter(
         title="Head specialization",
+        place=10,
         question=QUESTION,
         lead=findings.lead(reading) if reading.has("kinds") else None,
         opening=plates.opening(reading),

@@ -36,6 +36,7 @@ def chapter(result: Result, run: RunFolder) -> Chapter:
     reading = Reading(result)
     return Chapter(
         title="Induction heads",
+        place=20,
         question=QUESTION,
         lead=findings.lead(reading) if reading.has("heads") else None,
         opening=plates.opening(reading),

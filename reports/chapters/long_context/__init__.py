@@ -56,6 +56,7 @@ def chapter(result: Result, run: RunFolder) -> Chapter:
     reading = Reading(result)
     return Chapter(
         title="Long inputs",
+        place=50,
         question="Which heads fetch something from far back, how far do they reach, and what becomes of attention?",
         lead=_lead(reading),
         opening=_map(reading),

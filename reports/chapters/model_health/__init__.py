@@ -47,6 +47,7 @@ def chapter(result: Result, run: RunFolder) -> Chapter:
     reading = Reading(result)
     return Chapter(
         title="Model health",
+        place=60,
         question=QUESTION,
         lead=lead(reading) if reading.has("checks") else None,
         opening=plates.opening(reading),
