@@ -244,13 +244,16 @@ def run_flags(analysis: Analysis, *, positional: bool, more: type[Any] | None = 
 
 
 def config_for(analysis: Analysis, report: Report) -> Any:
-    """The Config with which `interp report` runs an analysis: its defaults, and those report flags that it knows."""
+    """The Config with which `interp report` runs an analysis: its defaults, and those report flags that it knows.
+
+    With the budget ``report``, an analysis's own ``IN_REPORT`` takes the place of its defaults.
+    """
     known = {each.name for each in dataclasses.fields(analysis.config_class)}
     given = {"budget": report.budget, "seed": report.seed, "text": report.text}
+    chosen = {name: value for name, value in given.items() if name in known and value is not None}
+    own = analysis.in_report if report.budget == "report" else {}
     try:
-        config = analysis.config_class(
-            **{name: value for name, value in given.items() if name in known and value is not None}
-        )
+        config = analysis.config_class(**own, **chosen)
         return reading_tokens(config, report.inputs)
     except ValueError as error:
         raise UsageError(f"{analysis.name}: {error}") from error

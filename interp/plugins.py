@@ -63,6 +63,11 @@ class Analysis:
         return bool(getattr(self.module, "VERIFY", True))
 
     @property
+    def in_report(self) -> Mapping[str, Any]:
+        """The settings that `interp report` gives it with the budget ``report``, where they are not its defaults."""
+        return getattr(self.module, "IN_REPORT", {})
+
+    @property
     def memory_settings(self) -> tuple[str, ...]:
         """The settings that its memory grows with."""
         return tuple(getattr(self.module, "MEMORY_SETTINGS", ()))

@@ -43,9 +43,10 @@ from analyses.attention_design.schemas import SCHEMAS
 from interp import HookedModel
 from interp.results import Result, Workspace
 
-__all__ = ["SCHEMAS", "Config", "run"]
+__all__ = ["IN_REPORT", "MEMORY_SETTINGS", "SCHEMAS", "Config", "run"]
 
 MEMORY_SETTINGS = ("tokens", "windows")
+IN_REPORT = {"training": False}  # takes minutes, and says nothing of the model that the report is on
 
 SECTIONS: dict[str, Callable[[Config], list[claims.Claim]]] = {
     "formula": formula.claims,
@@ -77,7 +78,7 @@ def run(model: HookedModel, config: Config, work: Workspace) -> Result:
     if len(heads_table):
         tables["heads"] = heads_table
     if not config.training:
-        work.skip("claims that need small models trained", "training is off")
+        work.skip("claims that need small models trained", "training is off; interp run attention-design trains them")
     if not config.is_full and config.seeds is None:
         work.skip("ten seeds a setting, and depths up to 48 layers", "budget is report; full runs them")
     return Result("attention-design", tables, {})
