@@ -115,7 +115,7 @@ def render(run: RunFolder, parts: list[Part]) -> str:
 
 
 def _place(part: Part) -> tuple[bool, bool, bool]:
-    """Sorts parts: what fills the first screen (a sentence, a map of the heads, a pattern on text) goes before the rest."""
+    """Sorts parts: what fills the first screen (a sentence, a map of the heads, a pattern on text) goes first."""
     chapter = part.chapter
     return chapter.lead is None, part.opening is None, chapter.text is None
 
