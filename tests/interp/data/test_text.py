@@ -112,7 +112,7 @@ def test_drawn_windows_are_of_as_many_documents_as_possible():
     assert len(counts) == 4
     assert counts.max() <= 2
     assert got.document.tolist() == sorted(got.document.tolist())
-    assert "They are drawn from 52 windows." in got.describe()
+    assert "6 of 52 windows are read, drawn at random." in got.describe()
     assert windows(documents, None, 10, n=6, seed=1).hash() == got.hash()
     assert windows(documents, None, 10, n=6, seed=2).hash() != got.hash()
 
