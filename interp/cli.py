@@ -67,6 +67,8 @@ usage: interp COMMAND ...
 Each command explains its flags: interp report --help, interp run ANALYSIS --help.
 """
 
+_TEXTS = (".txt", ".jsonl", ".ndjson", ".npy")
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Carry out one command and return its exit code."""
@@ -282,7 +284,14 @@ def _installed_analyses() -> dict[str, EntryPoint]:
 
 
 def _load(flags: Any, *, verify: bool = True) -> Any:
-    """The hooked model; what was not asked for is left to `interp.load`."""
+    """The hooked model; what was not asked for is left to `interp.load`.
+
+    A text that is not there is said first, also for a model that would not come to read it.
+    """
+    text = getattr(flags, "text", None) or getattr(getattr(flags, "config", None), "text", None)
+    is_file = isinstance(text, str) and Path(text).suffix in _TEXTS and not text.startswith("hub:")
+    if is_file and not Path(text).exists():
+        raise UserError(f"there is no file {text!r}")
     running: Running = flags.running
     place = "device_map" if running.device == "auto" else "device"
     given = {place: running.device, "dtype": running.dtype, "example": flags.inputs}

@@ -19,11 +19,12 @@ def strongest_heads(result: Result, count: int = 3) -> list[str]:
     if "heads" not in result.tables:
         return []
     heads = result.tables["heads"].dropna(subset="value")
-    lines = []
+    told = []
     for (metric, data), scores in heads.groupby(["metric", "data"], sort=False):  # pyright: ignore[reportGeneralTypeIssues]
         best = scores.nlargest(count, "value").to_dict("records")
-        lines.append(f"{f'{metric} ({data})':36}" + "   ".join(map(_told, best)))
-    return lines
+        told.append((f"{metric} ({data})", "   ".join(map(_told, best))))
+    width = max((len(score) for score, _ in told), default=0)
+    return [f"{score:{width}}  {best}" for score, best in told]
 
 
 def _told(row: Mapping[Hashable, Any]) -> str:

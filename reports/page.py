@@ -78,12 +78,12 @@ def write(run_folder: Path | str) -> Path:
         part = _part(run, results[analysis], chapters[analysis], room)
         room -= sum(len(table.blob) for table in part.tables)
         parts.append(part)
-    write_file(run.page, render(run, parts))
+    write_file(run.page, render(run, sorted(parts, key=_place)))
     return run.page
 
 
 def render(run: RunFolder, parts: list[Part]) -> str:
-    """The page as HTML."""
+    """The page as HTML; the first part opens it."""
     known = _known_heads(parts)
     about = _about(parts, known)
     environment = Environment(
@@ -104,7 +104,7 @@ def render(run: RunFolder, parts: list[Part]) -> str:
         run=run,
         name=words.visible(str(run.model.get("name") or "a model")),
         parts=parts,
-        first=_opener(parts),
+        first=parts[0],
         model_facts=facts.of_model(run.model),
         run_facts={part.analysis: facts.of_run(part.result.provenance) for part in parts},
         machine_facts={part.analysis: facts.of_machine(part.result.provenance) for part in parts},
@@ -116,10 +116,10 @@ def render(run: RunFolder, parts: list[Part]) -> str:
     )
 
 
-def _opener(parts: list[Part]) -> Part:
-    """The part that the page opens with: one with a sentence and a map; else with a sentence; else the first."""
-    with_lead = [part for part in parts if part.chapter.lead]
-    return next((part for part in with_lead if part.opening), (with_lead or parts)[0])
+def _place(part: Part) -> tuple[bool, bool, bool]:
+    """Sorts parts: what fills the first screen (a sentence, a map of the heads, a pattern on text) goes first."""
+    chapter = part.chapter
+    return chapter.lead is None, part.opening is None, chapter.text is None
 
 
 def rows_link(analysis: str, rows: Any) -> str:

@@ -4,6 +4,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -78,9 +79,7 @@ def test_the_tutorial_on_attentions_design() -> None:
 
 
 def test_the_example_of_long_inputs() -> None:
-    import torch
-
     (example,) = examples("docs/long-context.md")
-    found = {"tokens": torch.randint(1, 60, (2, 50), generator=torch.Generator().manual_seed(0))}
+    found: dict[str, Any] = {}
     exec(compile(example, "docs/long-context.md", "exec"), found)
     assert found["entropy"].shape == (2, 4)

@@ -137,7 +137,7 @@ def _rows(
     parts = []
     for site in model.sites:
         nothing: NDArray[np.float64] = np.full(site.n_heads, np.nan)
-        value, chance, samples, note = by_path.get(site.path, [nothing, nothing, nothing[None, :0], otherwise])
+        value, chance, samples, note = by_path.get(site.path, [nothing, nothing, nothing[None][:0], otherwise])
         value, low, high, n = np.asarray(value), nothing, nothing, 0
         if metric == "copying" and len(samples):
             interval = mean_interval(np.asarray(samples), bounds=(-1.0, 1.0), seed=seed)

@@ -329,5 +329,6 @@ def _largest(measured: Measurements, subject: Subject) -> Row:
     site = seen[at]
     head = int(np.nanargmax(np.nanmax(site.largest, axis=0)))
     own = torch.finfo(subject.model.dtype).max
-    note = f"before scaling; float16 ends at {_FLOAT16_LARGEST:,.0f}, the model's {subject.model.dtype} at {own:.3g}"
+    dtype = str(subject.model.dtype).removeprefix("torch.")
+    note = f"before scaling; float16 ends at {_FLOAT16_LARGEST:,.0f}, the model's {dtype} at {own:.3g}"
     return check.judge(products[at], (site.site, site.layer, head), note, fail_at=min(own, 1e37))

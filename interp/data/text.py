@@ -229,7 +229,7 @@ class _Cutter:
         if self.n is not None and n_drawn < self.n:
             yield f"Asked for were {self.n:,} windows; there are no more."
         if n_drawn < n_found + counts.not_kept:
-            yield f"They are drawn from {n_found + counts.not_kept:,} windows."
+            yield f"{n_drawn:,} of {n_found + counts.not_kept:,} windows are read, drawn at random."
         if stopped:
             yield "The source was not read to its end."
 

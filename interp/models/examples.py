@@ -39,7 +39,9 @@ def read_example(path: str | Path) -> Tensor | dict[str, Tensor]:
     except FileNotFoundError as error:
         raise UserError(f"there is no file {path}") from error
     except (ValueError, EOFError, zipfile.BadZipFile, AttributeError, IsADirectoryError) as error:
-        raise UserError(f"{path} is no array of numbers, or damaged: {error}") from error
+        # numpy takes whatever lacks its header for a pickle, and advises to load it unsafely
+        why = "it has no header of NumPy's, or holds objects" if "pickle" in str(error) else str(error)
+        raise UserError(f"{path} is no array of numbers, or damaged: {why}") from error
     if not arrays:
         raise UserError(f"{path} holds no array; numpy.savez(path, tokens=…) names one for each argument")
     tensors = {name: _tensor(array, f"{path}{f', {name}' if name else ''}") for name, array in arrays.items()}

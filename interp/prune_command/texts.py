@@ -36,6 +36,11 @@ class Texts:
         """
         length = flags.length if model.n_ctx is None else min(flags.length, model.n_ctx)
         wanted = 2 * flags.sequences + (flags.recover * flags.batch_size)
+        if model.tokenizer is None and flags.text is None:
+            raise UserError(
+                "the model came without a tokenizer, so that the sample text cannot be read: give token ids with "
+                "--text FILE.npy, or choose without a text: --by weight_norm, --by random or --heads"
+            )
         found = windows(
             read_documents(flags.text or SAMPLE), model.tokenizer, length, n=max(wanted, 3), seed=flags.seed,
             vocab_size=model.d_vocab, context=model.n_ctx,

@@ -11,7 +11,7 @@ from reports.chapters.reading import Reading, records
 from reports.figures import heads as draw
 
 _MOST = 12  # maps in one figure
-_ON = {"repeated": "repeated", "unrepeated": "unrepeated", "weights": "weights"}
+_ON = {"repeated": "repeated", "unrepeated": "unrepeated", "weights": "weights", "other_text": "other text"}
 
 
 def map_plate(reading: Reading, name: str, of: tuple[str, str, str], outlined: pd.DataFrame, caption: str) -> Plate:

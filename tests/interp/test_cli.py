@@ -316,6 +316,13 @@ def test_a_refused_value_is_a_usage_error(shell: Shell, command: str, said: str)
     assert not Path("runs").exists()
 
 
+def test_a_text_that_is_not_there_is_said_before_a_model_is_loaded(shell: Shell) -> None:
+    for command in ("report model --analyses toy --text missing.txt", "run toy model --text missing.txt"):
+        assert shell(command) == 1
+        assert "there is no file 'missing.txt'" in shell.err
+        assert not Path("runs").exists()
+
+
 def test_help_explains(shell: Shell) -> None:
     assert shell("--help") == 0
     assert all(f"interp {command}" in shell.out for command in ("report", "run", "list", "page"))

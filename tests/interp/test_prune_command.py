@@ -190,7 +190,7 @@ def test_wrong_commands(flags: str, says: str, shell: Shell) -> None:
         ("--heads L0H4", "there is no head 4"),
         ("--heads L0", "names no head"),
         ("--per-layer 9 --by random", "can keep 1 … 4 heads"),
-        ("--keep 0.5", "needs a tokenizer"),
+        ("--keep 0.5", "give token ids with --text FILE.npy, or choose without a text: --by weight_norm"),
         ("--keep 0.5 --by random --times", "more than the context of 64"),
     ],
 )

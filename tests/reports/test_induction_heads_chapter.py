@@ -10,7 +10,7 @@ import pytest
 from interp.results import Result
 from reports import words
 from reports.chapters import Chapter, Finding, Sentence
-from reports.chapters.induction_heads import chapter
+from reports.chapters.induction_heads import causes, chapter
 from tests.reports import synthetic
 
 NUMBER = re.compile(r"(?<![\w.])[+−]?\d+(?:\.\d+)?(?![\w.]*\d)")
@@ -231,3 +231,11 @@ def test_references_are_the_ones_that_methods_name(made: Chapter):
     for method in made.methods:
         for author, year in re.findall(r"(\w+)[^;]*? (\d{4})", method.source):
             assert f"{author.lower()}{year}" in keys, (author, year)
+
+
+def test_one_ablated_head_is_spoken_of_as_one() -> None:
+    how = "replaced by their outputs on other sequences"
+    assert (
+        causes._removed(["L1H1"], how) == "The head is L1H1; its output is replaced by its outputs on other sequences."
+    )
+    assert causes._removed(["L1H1", "L2H0"], how).startswith("The heads are L1H1, L2H0; their outputs are replaced by")

@@ -168,6 +168,8 @@ def test_analyses_share_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     opening, rest = read.text.split("What was run on what")
     assert "one is an induction head" in opening  # the chapter with a sentence and a map opens the page
     assert "A sentence of L1H1." in rest  # and the sentence of the other is in its own part
+    links = [a.get("href") for a in read.having("a")]
+    assert links.index("#induction-heads") < links.index("#a-first-one")  # and comes before the others
 
 
 def test_tables_without_room_are_named_with_their_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

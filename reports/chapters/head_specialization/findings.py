@@ -232,7 +232,8 @@ def _strongest(reading: Reading, kind: str) -> Sentence:
     rows = called(reading, kind).drop_duplicates(KEYS)
     n = len(rows)
     best = first(rows)
-    chance = "" if pd.isna(best["chance"]) else f"; by chance {words.number(best['chance'])}"
+    as_chance = "uniform attention has" if kind == "broad" else "by chance"
+    chance = "" if pd.isna(best["chance"]) else f"; {as_chance} {words.number(best['chance'])}"
     text = f"{words.sentence_case(words.few(n, words.KINDS[kind]))}: {reading.named(rows)}{chance}."
     return Sentence(text, (Rows("kinds", {"kind": kind, "called": True}),))
 

@@ -21,7 +21,7 @@ METHODS = (
         "or quote, sentence beginnings. Only rows count that have such a key within reach. A first word is no sink and "
         "word at once: either a beginning token stands before the text, or the first word counts as a sink alone; the "
         "settings say which.",
-        "mean over eligible rows i of Σ_{j ∈ S_i} A[i, j]",
+        "mean over eligible rows i of Σ_{j ∈ S(i)} A[i, j]",
         "Clark et al. 2019; Voita et al. 2019; Kovaleva et al. 2019",
     ),
     Method(

@@ -56,9 +56,15 @@ def ablation(reading: Reading) -> Finding | None:
     where = {"ablation": kind, "n_heads": int(chosen["n_heads"])}
     links = (Rows("ablation", {"chosen": "top", **where}), Rows("ablation", {"chosen": "random", **where}))
     verdict = Sentence(_ablation_verdict(chosen, same.loc[same["chosen"] == "random"]), links)
-    removed = f"The heads are {str(chosen['heads']).replace(' ', ', ')}; their outputs are {ABLATIONS.get(kind, kind)}."
+    removed = _removed(str(chosen["heads"]).split(), ABLATIONS.get(kind, kind))
     support = [Sentence(removed, links[:1]), *_other_ablations(most.loc[most["ablation"] != kind])]
     return Finding(verdict, tuple(support), _ABLATION_LIMITS)
+
+
+def _removed(heads: list[str], how: str) -> str:
+    if len(heads) == 1:
+        return f"The head is {heads[0]}; its output is {how.replace('their', 'its')}."
+    return f"The heads are {', '.join(heads)}; their outputs are {how}."
 
 
 def composition(reading: Reading) -> Finding | None:
@@ -172,7 +178,8 @@ def _other_ablations(rows: pd.DataFrame) -> list[Sentence]:
         for row in records(rows)
     )
     link = Rows("ablation", {"chosen": "top", "n_heads": int(rows["n_heads"].iloc[0])})
-    return [Sentence(f"Removed in other ways, the same heads change it by {listed}.", (link,))]
+    change = words.agree(int(rows["n_heads"].iloc[0]), "the same head changes", "the same heads change")
+    return [Sentence(f"Removed in other ways, {change} it by {listed}.", (link,))]
 
 
 def _everywhere(reading: Reading, source: str, pair: dict[str, int]) -> list[Sentence]:

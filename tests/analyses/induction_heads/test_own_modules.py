@@ -102,7 +102,10 @@ def objects(file: str) -> None:
 
 BAD: dict[str, tuple[Any, str]] = {
     "missing": (lambda file: None, "there is no file bad.npy"),
-    "text": (lambda file: Path(file).write_text("a b c"), "bad.npy is no array of numbers, or damaged"),
+    "text": (
+        lambda file: Path(file).write_text("a b c"),
+        "bad.npy is no array of numbers, or damaged: it has no header of NumPy's",
+    ),
     "empty file": (lambda file: Path(file).write_bytes(b""), "no array of numbers, or damaged"),
     "folder": (lambda file: Path(file).mkdir(), "no array of numbers, or damaged"),
     "objects": (objects, "no array of numbers, or damaged"),

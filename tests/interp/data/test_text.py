@@ -112,7 +112,7 @@ def test_drawn_windows_are_of_as_many_documents_as_possible():
     assert len(counts) == 4
     assert counts.max() <= 2
     assert got.document.tolist() == sorted(got.document.tolist())
-    assert "They are drawn from 52 windows." in got.describe()
+    assert "6 of 52 windows are read, drawn at random." in got.describe()
     assert windows(documents, None, 10, n=6, seed=1).hash() == got.hash()
     assert windows(documents, None, 10, n=6, seed=2).hash() != got.hash()
 
@@ -135,7 +135,7 @@ def test_reading_stops_when_enough_windows_are_found(windows_each, n_read):
 def test_few_long_documents_are_read_on():
     pieces = [Document("one", "s", tokens=np.arange(10), is_continued=i > 0) for i in range(100)]
     got = windows(pieces, None, 10, n=4)
-    assert "drawn from 64 windows" in got.describe()
+    assert "4 of 64 windows are read" in got.describe()
     assert got.names == ("one",)
 
 
