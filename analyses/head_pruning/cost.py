@@ -1,4 +1,4 @@
-"""What cutting heads out saves: parameters, cache and arithmetic, and with the full budget time, against masking them."""
+"""What cutting heads out saves: parameters, cache, arithmetic; with the full budget also time, against masking them."""
 
 from typing import Any
 

@@ -1,8 +1,8 @@
 """Are redundant heads useful while training? Small models with few heads from scratch, and the same cut out of larger.
 
 Three models a start, each trained for as many steps on the same data: one with all heads (*whole*); one that has few
-heads from the beginning (*scratch*); one that is trained with all of them, cut to as few by importance (*cut*: before it
-is trained on) and trained on (*pruned*). Scratch and pruned have the same shape in the end. Each also with head dropout
+heads from the beginning (*scratch*); one that is trained with all of them, cut to as few by importance (*cut*: before
+it is trained on) and trained on (*pruned*). Scratch and pruned have the same shape in the end. Each also with head dropout
 (Zhou et al. 2020), until the moment of cutting: in every sequence a head is left out with some probability, the others
 scaled up. What is learned is to go on with a sequence that repeats, which takes a circuit of two layers.
 """

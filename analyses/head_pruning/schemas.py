@@ -71,8 +71,8 @@ SCHEMAS = {
     ),
     "left": _table(site=_word(), layer=_whole(), site_kind=_word(), n_heads=_whole(1), share=_SHARE, kept=_whole()),
     "cost": _table(
-        quantity=_word(), share=_SHARE, n_pruned=_whole(), value=_number(0.0), unit=_word(), ratio=_number(0.0), **_ENDS,
-        n=_whole(), length=_whole(),
+        quantity=_word(), share=_SHARE, n_pruned=_whole(), value=_number(0.0), unit=_word(), ratio=_number(0.0),
+        **_ENDS, n=_whole(), length=_whole(),
     ),
     "from_scratch": _table(
         model=_word("whole", "scratch", "cut", "pruned"), n_heads=_whole(1), dropout=_SHARE, loss=_number(0.0), **_ENDS,

@@ -111,21 +111,30 @@ def test_kinds_of_another_analysis_are_read_when_the_page_is_drawn(tmp_path: Pat
     assert any(plate.name == "kinds-first" for plate in made.plates)
 
 
-def test_costs_are_drawn_where_the_run_has_them() -> None:
-    cost = pd.DataFrame([
-        {"quantity": quantity, "share": share, "ratio": 1 - slope * share, "ci_low": 0.98 - slope * share,
-         "ci_high": 1.02 - slope * share}
-        for quantity, slope in (("time, prompt", 0.2), ("parameters", 0.3)) for share in (0.0, 0.5, 1.0)
-    ])  # fmt: skip
+def test_what_cutting_saves_is_told_and_drawn(made: Chapter) -> None:
+    text = told(made)
+    assert "With 50 % of the heads cut out, the model has 92 % of the parameters, 88 % of the KV cache and 87 %" in text
+    assert "A prompt takes" not in text
+    full = chapter_of(pruning_tables.result("full", cost=pruning_tables.cost(timed=True)))
+    assert "A prompt takes 0.84 [0.80, 0.88] of the unpruned model's time; with the same heads masked, 1.03" in told(
+        full
+    )
+    for each in (made, full):
+        assert any(plate.name == "cost" for plate in each.plates)
 
-    class Run:
-        def analyses(self) -> list[str]:
-            return ["pruned"]
 
-        def load(self, name: str) -> Result:
-            return Result(name, {"cost": cost}, {})
-
-    assert any(plate.name == "cost" for plate in chapter_of(pruning_tables.result(), Run()).plates)
+def test_few_heads_from_the_beginning_are_compared(made: Chapter) -> None:
+    assert "from-scratch" not in {plate.name for plate in made.plates}
+    full = chapter_of(pruning_tables.result("full", from_scratch=pruning_tables.from_scratch()))
+    text = told(full)
+    assert "surely better than those that had as few from the beginning in two of 4 comparisons" in text
+    assert "surely worse in zero" in text
+    assert "With one head in the end and head dropout of 20 % the loss differs by −0.40 [−0.50, −0.30]" in text
+    (plate,) = [plate for plate in full.plates if plate.name == "from-scratch"]
+    with style.paper():
+        figure = plate.draw()
+    markers = [line for line in figure.axes[0].lines if line.get_label() != "_nolegend_" and len(line.get_xdata())]
+    assert len(markers) >= 4
 
 
 @pytest.mark.parametrize("gates", [True, False])
