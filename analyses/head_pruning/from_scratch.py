@@ -2,9 +2,9 @@
 
 Three models a start, each trained for as many steps on the same data: one with all heads (*whole*); one that has few
 heads from the beginning (*scratch*); one that is trained with all of them, cut to as few by importance (*cut*: before
-it is trained on) and trained on (*pruned*). Scratch and pruned have the same shape in the end. Each also with head dropout
-(Zhou et al. 2020), until the moment of cutting: in every sequence a head is left out with some probability, the others
-scaled up. What is learned is to go on with a sequence that repeats, which takes a circuit of two layers.
+it is trained on) and trained on (*pruned*). Scratch and pruned have the same shape in the end. Each also with head
+dropout (Zhou et al. 2020) until the moment of cutting: in every sequence a head is left out with some probability, the
+others scaled up. What is learned is to go on with a sequence that repeats, which takes a circuit of two layers.
 """
 
 from collections.abc import Callable, Iterator
@@ -29,9 +29,9 @@ from interp.results import Workspace
 from interp.statistics import mean_interval
 
 N_HEADS, FEWER, DROPOUTS = 8, (1, 2), (0.0, 0.2)
-_D_VOCAB, _LENGTH, _PERIODS, _BATCH, _HELD_OUT = 24, 32, (6, 16), 64, 256
+_D_VOCAB, _LENGTH, _PERIODS, _BATCH, _HELD_OUT = 64, 32, (6, 16), 64, 256
 _AFTER = 0.25  # share of the steps that come after cutting
-_SHAPE = TransformerConfig(d_vocab=_D_VOCAB, n_ctx=_LENGTH, d_model=48, n_layers=2, d_head=12, rotary_base=100.0)
+_SHAPE = TransformerConfig(d_vocab=_D_VOCAB, n_ctx=_LENGTH, d_model=48, n_layers=2, d_head=6, rotary_base=100.0)
 _COLUMNS = {
     "model": str, "n_heads": int, "dropout": float, "loss": float, "ci_low": float, "ci_high": float, "change": float,
     "change_low": float, "change_high": float, "n": int, "steps": int,

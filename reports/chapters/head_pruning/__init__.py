@@ -52,7 +52,7 @@ def _full(reading: Reading) -> str:
         return ""
     return (
         "`--budget full` ablates every head, in four ways; leaves each layer its best head alone; prunes in the order "
-        "of exact ablation and with importance scored again at every step; trains gates; measures the time of models from "
-        "which heads were cut out; and trains small models with few heads from scratch, to compare with larger ones cut "
-        "to as few."
+        "of exact ablation and with importance scored again at every step; trains gates; measures the time of models "
+        "from which heads were cut out; and trains small models with few heads from scratch, to compare with larger "
+        "ones cut to as few."
     )

@@ -15,6 +15,7 @@ _COUNTED = {"parameters": "parameters", "KV cache": "KV cache", "FLOPs": "arithm
 
 
 def cost_finding(reading: Reading) -> Finding | None:
+    """What models save from which heads were cut out."""
     table = reading.measured("cost", "ratio")
     shares = [row["share"] for row in records(table) if row["share"] > 0]
     if not shares:
@@ -37,6 +38,7 @@ def cost_finding(reading: Reading) -> Finding | None:
 
 
 def from_scratch_finding(reading: Reading) -> Finding | None:
+    """Whether heads that are cut later helped small models to learn."""
     table = reading.measured("from_scratch", "loss")
     pruned = table.loc[table["model"] == "pruned"] if len(table) else table
     if pruned.empty:
