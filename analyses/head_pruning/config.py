@@ -56,7 +56,7 @@ class Config:
     """Tokens of a forward pass: lower needs less memory."""
     budget: Literal["report", "full"] = "report"
     """full: ablate all heads in all four ways, keep each layer's best head, score again at each step of pruning, train
-    gates."""
+    gates, time models from which heads were cut out, train small models with few heads from scratch."""
 
     def __post_init__(self) -> None:
         at_least = {
