@@ -50,6 +50,11 @@ def _full(reading: Reading) -> str:
     """What the full budget adds to this run."""
     if reading.config.get("budget") != "report":
         return ""
+    if reading.has("best_head"):  # a small model, of which the report leaves out little
+        return (
+            "`--budget full` also measures the time of models from which heads were cut out, and trains small models "
+            "with few heads from scratch, to compare with larger ones cut to as few."
+        )
     return (
         "`--budget full` ablates every head, in four ways; leaves each layer its best head alone; prunes in the order "
         "of exact ablation and with importance scored again at every step; trains gates; measures the time of models "

@@ -149,8 +149,8 @@ def _agreement(reading: Reading) -> Finding | None:
     rows = table.loc[table["ablation"] == kind].sort_values("rho", ascending=False)
     best, importance = first(rows), rows.loc[rows["score"] == "importance"]
     verdict = (
-        f"Of the scores that need no ablation, the {_score(best)} ranks heads most as ablating them does: Spearman's "
-        f"ρ is {words.measured(best['rho'], best['ci_low'], best['ci_high'])} over "
+        f"Of the scores that need no ablation, {_score(best)} is nearest to what ablating heads shows: Spearman's ρ is "
+        f"{words.measured(best['rho'], best['ci_low'], best['ci_high'])} over "
         f"{words.count(int(best['n_heads']), 'head')}."
     )
     support = []
@@ -227,10 +227,12 @@ def _best(reading: Reading) -> Finding | None:
         return None
     fine = table.loc[table["ci_low"] <= 0]
     worst = first(table.sort_values("change", ascending=False))
-    verdict = (
-        f"With one head left of a layer and all others as they are, the loss does not surely rise in "
-        f"{words.part_of(len(fine), len(table), 'layer')}."
+    rises = (
+        "the loss surely rises whichever layer it is"
+        if fine.empty
+        else f"the loss does not surely rise in {words.part_of(len(fine), len(table), 'layer')}"
     )
+    verdict = f"With one head left of a layer and all others as they are, {rises}."
     text = f"It rises most in layer {int(worst['layer'])}, by {_size(worst)} with head {int(worst['kept_head'])} left."
     return Finding(Sentence(verdict, (Rows("best_head"),)), (Sentence(text, (Rows("best_head"),)),), _BEST_LIMITS)
 
