@@ -39,7 +39,7 @@ def cost(table: pd.DataFrame, ax: Axes) -> Axes:
         colours.append(colour)
     ax.axhline(1, color=style.INK, linewidth=0.7)
     ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    ax.set(xlabel="heads pruned", ylabel="ratio to the unpruned model")
+    ax.set(xlabel="heads pruned", ylabel="ratio to the unpruned model", ylim=(0, None))
     sns.despine(ax=ax)
     return label_ends(ax, ends, names, colours)
 

@@ -11,7 +11,7 @@ from reports.chapters.maps import map_plate, maps_plate
 from reports.chapters.reading import Reading, records
 from reports.figures import head_pruning as draw
 
-_SCORES = "Importance and norms run from 0; of the signed estimates, red is a loss that rises without the head."
+_SCORES = "Importance and norms run from 0; of the signed estimates, red is a loss that would rise without it."
 _OUTLINED = 8
 _DOTS = 40
 
@@ -42,7 +42,8 @@ def plates(reading: Reading) -> tuple[Plate, ...]:
     """All figures that this run has tables for."""
     made = [
         _curve(reading), _effects(reading), _scatter(reading), _agreement(reading), *_left(reading), *_gates(reading),
-        maps_plate(reading, "score-maps", what=_SCORES), smaller.cost_plate(reading), smaller.from_scratch_plate(reading),
+        maps_plate(reading, "score-maps", what=_SCORES), smaller.cost_plate(reading),
+        smaller.from_scratch_plate(reading),
     ]  # fmt: skip
     return tuple(plate for plate in made if plate is not None)
 
