@@ -49,6 +49,7 @@ __all__ = [
     "blocks_before",
     "mean_loss",
     "mean_z",
+    "measured",
     "replacements",
     "single_heads",
     "without_logits",
@@ -189,8 +190,8 @@ class _Plan:
                     heads = [self.sets[i] for i in group]
                     edits = places.edits(kind, heads, untouched.shape[1])
                     with replayed(before[group[0]], outputs, len(group)), self.model.edit(*edits):
-                        measured = self._measured(batch, len(group))
-                    yield from measured
+                        found = self._measured(batch, len(group))
+                    yield from found
 
     @staticmethod
     def _groups(before: Sequence[Sequence[Sequence[nn.Module]]], at_once: int) -> Iterator[list[int]]:
@@ -200,14 +201,23 @@ class _Plan:
             yield from (numbers[i : i + at_once] for i in range(0, len(numbers), at_once))
 
     def _measured(self, batch: Batch, times: int) -> Float[NDArray[np.float64], "variant sequence"]:
-        n = len(torch.as_tensor(batch["tokens"]))
-        given = self.metric(self.model, batch if times == 1 else repeated(batch, times))
-        values = given.detach().double().cpu().numpy()
-        if values.shape != (n * times,):
-            raise ValueError(f"a metric gives one number per sequence, [{n * times}]; got {list(values.shape)}")
-        if not np.isfinite(values).all():
-            raise ValueError(f"a metric must be finite; got {values[~np.isfinite(values)][0]} for a sequence")
-        return values.reshape(times, n)
+        given = batch if times == 1 else repeated(batch, times)
+        return measured(self.model, given, self.metric).reshape(times, -1)
+
+
+def measured(model: HookedModel, batch: Batch, metric: Metric) -> Float[NDArray[np.float64], " sequence"]:
+    """The metric of a batch's sequences, if it is what it must be.
+
+    Raises:
+        ValueError: it is not one finite number per sequence.
+    """
+    values = metric(model, batch).detach().double().cpu().numpy()
+    n = len(torch.as_tensor(batch["tokens"]))
+    if values.shape != (n,):
+        raise ValueError(f"a metric gives one number per sequence, [{n}]; got {list(values.shape)}")
+    if not np.isfinite(values).all():
+        raise ValueError(f"a metric must be finite; got {values[~np.isfinite(values)][0]} for a sequence")
+    return values
 
 
 def repeated(batch: Batch, times: int) -> dict[str, Any]:

@@ -58,6 +58,8 @@ METRICS = {
     "ov_norm": "norm of W_OV",
 }
 SHORT = {
+    "first_order_zero": "first order (zero)",
+    "first_order_resample": "first order (res.)",
     "duplicate_token": "duplicate token",
     "previous_token": "previous token",
     "current_token": "current token",

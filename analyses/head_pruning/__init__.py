@@ -14,10 +14,12 @@ docs/head-pruning.md says how each number comes about.
 # agreement.py   scores against ablations; importance on another text
 # curves.py      orders, and the metric along them
 # summary.py     areas under the curves, and the free share
+# cost.py        what heads that are cut out save
 # gates.py       learned gates
+# from_scratch.py  small models with few heads from scratch, against larger ones cut to as few
 # schemas.py     what the tables look like
 
-from analyses.head_pruning import agreement, curves, effects, gates, inputs, scores, summary
+from analyses.head_pruning import agreement, cost, curves, effects, from_scratch, gates, inputs, scores, summary
 from analyses.head_pruning.config import Config
 from analyses.head_pruning.schemas import SCHEMAS
 from interp import HookedModel
@@ -44,7 +46,7 @@ def run(model: HookedModel, config: Config, work: Workspace) -> Result:
         work.skip(f"ablation of {left} one by one", "budget is report; those of highest and lowest importance are")
     samples = effects.samples(model, data, found, chosen, config, work)
     order = curves.orders(model, data, found, samples, config, work)
-    values = work.step("curves", lambda: {"values": curves.measured(model, data, order, config, work)})["values"]
+    values = curves.measured(model, data, order, config, work)
     tables = {
         "heads": scores.heads_table(found, config),
         "effects": effects.table(samples, found, data, config),
@@ -56,6 +58,8 @@ def run(model: HookedModel, config: Config, work: Workspace) -> Result:
         "areas": summary.area_table(values, units, config),
         "free": summary.free_table(values, units, config),
         "left": curves.left(order),
+        "cost": cost.table(model, order, config, work),
         **gates.tables(model, data, found, config, work),
+        "from_scratch": from_scratch.table(config, work),
     }
     return Result("head-pruning", tables, {"inputs": given.described})

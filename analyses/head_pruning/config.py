@@ -46,18 +46,22 @@ class Config:
     """Learning rate of the gates (Adam)."""
     weight_rate: float = 0.0
     """Learning rate of the model's weights beside the gates; 0: they stay frozen. They are put back afterwards."""
+    scratch_seeds: int = 6
+    """With the full budget: how many times small models are trained from scratch, and cut out of larger ones."""
+    scratch_steps: int = 800
+    """Steps of their training."""
     seed: int = 0
     """Seed of the text's draw, the parts, random orders, gates and bootstraps."""
     tokens_per_pass: int = 576
     """Tokens of a forward pass: lower needs less memory."""
     budget: Literal["report", "full"] = "report"
     """full: ablate all heads in all four ways, keep each layer's best head, score again at each step of pruning, train
-    gates."""
+    gates, time models from which heads were cut out, train small models with few heads from scratch."""
 
     def __post_init__(self) -> None:
         at_least = {
             "length": 8, "sequences": 6, "second_sequences": 2, "ablated": 2, "steps": 1, "random_orders": 1,
-            "gate_steps": 1, "seed": 0, "tokens_per_pass": 1,
+            "gate_steps": 1, "scratch_seeds": 2, "scratch_steps": 2, "seed": 0, "tokens_per_pass": 1,
         }  # fmt: skip
         for name, least in at_least.items():
             if (value := getattr(self, name)) is not None and value < least:

@@ -9,12 +9,12 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from analyses.head_pruning import metrics
 from analyses.head_pruning.config import Config
 from analyses.head_pruning.effects import Head
 from analyses.head_pruning.inputs import Data, is_cheap, site_kind
 from analyses.head_pruning.scores import Scores
 from interp import HookedModel
-from interp.ablation import ablation_effects
 from interp.attention.edits import GateHeads
 from interp.importance import michel
 from interp.results import Workspace
@@ -74,27 +74,36 @@ def orders(
 
 
 def measured(model: HookedModel, data: Data, order: pd.DataFrame, config: Config, work: Workspace) -> pd.DataFrame:
-    """The metric in each reported sequence at each share: ``order, draw, step, n_pruned, sequence, value``."""
-    n_heads = order.groupby(["order", "draw"]).size().iloc[0]
-    counts = config.counts(n_heads)
-    sets: dict[frozenset[Head], int] = {}
-    rows = []
+    """The metric in each reported sequence at each share: ``order, draw, step, n_pruned, sequence, value``.
+
+    A step for each order, so that an interrupted run loses one of them; another for what all have in common, the
+    unpruned model and the one without any head.
+    """
+    names = order.drop_duplicates(["site", "head"])
+    every: list[Head] = list(zip(names["site"], names["head"].astype(int), strict=True))
+    counts = config.counts(len(every))
+    batches = data.batches(model, data.reported_on, config)
+
+    def curve(going: list[Head], steps: list[int]) -> dict[str, pd.DataFrame]:
+        parts = []
+        for step in work.progress(steps, "steps of pruning"):
+            gates = dict.fromkeys(going[: counts[step]], 0.0)
+            value = metrics.values_under(model, batches, data.measure.metric, gates)
+            parts.append(pd.DataFrame({"step": step, "n_pruned": counts[step], "sequence": range(len(value)),
+                                       "value": value}))  # fmt: skip
+        return {"values": pd.concat(parts, ignore_index=True)}
+
+    last = len(counts) - 1
+    ends = work.step("curve-ends", lambda: curve(every, [0, last]))["values"]
+    tables = []
     groups: Any = order.groupby(["order", "draw"], sort=False)
     for (name, draw), group in groups:
-        going = group.sort_values("rank")
-        heads: list[Head] = list(zip(going["site"], going["head"].astype(int), strict=True))
-        for step, count in enumerate(counts):
-            pruned = frozenset(heads[:count])
-            rows.append((name, draw, step, count, sets.setdefault(pruned, len(sets)) if pruned else -1))
-    effects = ablation_effects(
-        model, data.batches(model, data.reported_on, config), data.measure.metric,
-        [sorted(chosen) for chosen in sets], ("zero",), replay=True, watch=work.progress,
-    )  # fmt: skip
-    n = len(effects.untouched)
-    values = [effects.untouched if number < 0 else effects.ablated[0, number] for *_, number in rows]
-    table = pd.DataFrame([row[:4] for row in rows], columns=pd.Index(["order", "draw", "step", "n_pruned"]))
-    table = table.loc[table.index.repeat(n)].reset_index(drop=True)
-    return table.assign(sequence=np.tile(np.arange(n), len(rows)), value=np.concatenate(values))
+        ranked = group.sort_values("rank")
+        going: list[Head] = list(zip(ranked["site"], ranked["head"].astype(int), strict=True))
+        between = list(range(1, last))
+        made = [work.step(f"curve-{name}-{draw}", lambda g=going, b=between: curve(g, b))["values"]] if between else []
+        tables.append(pd.concat([ends, *made], ignore_index=True).assign(order=name, draw=draw))
+    return pd.concat(tables, ignore_index=True)
 
 
 def left(order: pd.DataFrame) -> pd.DataFrame:

@@ -18,9 +18,9 @@ from torch import Tensor
 from analyses.head_pruning.config import Config
 from analyses.head_pruning.effects import Head
 from analyses.head_pruning.inputs import Data, is_cheap
+from analyses.head_pruning.metrics import values_under
 from analyses.head_pruning.scores import Scores
 from interp import HookedModel
-from interp.ablation import Metric
 from interp.attention.edits import GateHeads
 from interp.results import Workspace
 from interp.statistics import mean_interval
@@ -66,7 +66,7 @@ def _trained(
 ) -> dict[str, pd.DataFrame]:
     heads: list[Head] = list(zip(scores.heads["site"], scores.heads["head"].astype(int), strict=True))
     reported = data.batches(model, data.reported_on, config)
-    untouched = measured(model, reported, data.measure.metric, heads, None)
+    untouched = values_under(model, reported, data.measure.metric, {})
     units = data.units(data.reported_on)
     log_alpha = torch.full((len(heads),), _START, requires_grad=True)
     gates, path = [], []
@@ -74,7 +74,8 @@ def _trained(
         for penalty in work.progress(sorted(config.gate_penalties), "penalties"):
             train(model, data, heads, log_alpha, penalty, config)
             gate = at_test(log_alpha.detach())
-            values = measured(model, reported, data.measure.metric, heads, gate)
+            given = dict(zip(heads, gate.tolist(), strict=True))
+            values = values_under(model, reported, data.measure.metric, given)
             change = mean_interval(values - untouched, units, seed=config.seed)
             kept = int((gate > 0).sum())
             gates.append(scores.heads.assign(penalty=penalty, log_alpha=log_alpha.detach().numpy(),
@@ -108,15 +109,6 @@ def train(model: HookedModel, data: Data, heads: list[Head], log_alpha: Tensor, 
             else:
                 (log_alpha.grad,) = torch.autograd.grad(objective, [log_alpha])
         optimiser.step()
-
-
-def measured(
-    model: HookedModel, batches: list[dict], metric: Metric, heads: list[Head], gate: Tensor | None
-) -> np.ndarray:
-    """The metric of every sequence under some gates; None: the model as it is."""
-    edits = [] if gate is None else [GateHeads(dict(zip(heads, gate.tolist(), strict=True)))]
-    with torch.no_grad(), model.edit(*edits):
-        return np.concatenate([metric(model, batch).double().cpu().numpy() for batch in batches])
 
 
 @contextlib.contextmanager

@@ -1,16 +1,19 @@
 """What heads matter for: a number per sequence, lower for a better model."""
 
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from interp import HookedModel
-from interp.ablation import Batch, Metric, mean_loss
+from interp.ablation import Batch, Metric, mean_loss, measured
+from interp.attention.edits import GateHeads
 from interp.errors import UserError
 from interp.models.loss import next_token_loss
 
@@ -130,6 +133,18 @@ def own_metric(name: str) -> Metric:
 def causal_loss(first: int | None) -> Metric:
     """Mean next-token loss, of all tokens or of those after some position."""
     return mean_loss if first is None else loss_after(first)
+
+
+def values_under(
+    model: HookedModel, batches: Sequence[Batch], metric: Metric, gates: Mapping[tuple[str, int], float]
+) -> Float[NDArray[np.float64], " sequence"]:
+    """A metric of every sequence while some heads' outputs are multiplied by their gates.
+
+    Raises:
+        ValueError: the metric is not one finite number per sequence.
+    """
+    with torch.no_grad(), model.edit(*([GateHeads(gates)] if gates else [])):
+        return np.concatenate([measured(model, batch, metric) for batch in batches])
 
 
 def has_gradient(model: HookedModel, metric: Metric, batch: Batch) -> bool:

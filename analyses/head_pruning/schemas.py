@@ -70,6 +70,14 @@ SCHEMAS = {
         order=_ORDERS, draw=_whole(), leaves=_word("interval", "certain"), share=_SHARE, **_ENDS, room=_number()
     ),
     "left": _table(site=_word(), layer=_whole(), site_kind=_word(), n_heads=_whole(1), share=_SHARE, kept=_whole()),
+    "cost": _table(
+        quantity=_word(), share=_SHARE, n_pruned=_whole(), value=_number(0.0), unit=_word(), ratio=_number(0.0),
+        **_ENDS, n=_whole(), length=_whole(),
+    ),
+    "from_scratch": _table(
+        model=_word("whole", "scratch", "cut", "pruned"), n_heads=_whole(1), dropout=_SHARE, loss=_number(0.0), **_ENDS,
+        change=_number(), change_low=_number(), change_high=_number(), n=_whole(), steps=_whole(1),
+    ),
     "gates": _table(penalty=_number(0.0), **_HEAD, log_alpha=_number(), p_open=_SHARE, gate=_SHARE),
     "gates_path": _table(
         penalty=_number(0.0), weights=_word("frozen", "trained"), kept=_whole(), share_pruned=_SHARE, loss=_number(),

@@ -50,8 +50,8 @@ class Scores:
 
     def normalised(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Values of all heads, divided by the ℓ2 norm over those of a site."""
-        sites = self.heads["site"].to_numpy()
-        size = np.sqrt(np.array([(values[sites == site] ** 2).sum() for site in sites]))
+        sites = pd.factorize(self.heads["site"])[0]
+        size = np.sqrt(np.bincount(sites, weights=values**2))[sites]
         return np.divide(values, size, out=np.zeros_like(values), where=size > 0)
 
 

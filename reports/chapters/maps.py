@@ -10,6 +10,10 @@ from reports.chapters import Plate, Rows
 from reports.chapters.reading import Reading, records
 from reports.figures import heads as draw
 
+_WHAT = (
+    "Shares of attention run from 0; copying runs from −1 (never) over chance (−0.92) to 1; by eigenvalues, 0 is in "
+    "the middle."
+)
 _MOST = 12  # maps in one figure
 _ON = {"repeated": "repeated", "unrepeated": "unrepeated", "weights": "weights", "other_text": "other text"}
 
@@ -32,11 +36,16 @@ def map_plate(reading: Reading, name: str, of: tuple[str, str, str], outlined: p
 
 
 def maps_plate(
-    reading: Reading, name: str, metrics: Sequence[str] = (), title: str = "", stack: str | None = None
+    reading: Reading,
+    name: str,
+    metrics: Sequence[str] = (),
+    title: str = "",
+    stack: str | None = None,
+    what: str = _WHAT,
 ) -> Plate | None:
     """Small maps of every score of the table ``heads``, or of some metrics in their order, up to twelve.
 
-    ``stack``: of one stack alone, which then need not be named over each map.
+    ``stack``: of one stack alone, which then need not be named over each map. ``what``: how to read the colours.
     """
     heads = reading.heads
     wanted = [
@@ -66,8 +75,7 @@ def maps_plate(
     return Plate(
         name,
         title or "Every score, head by head",
-        "Shares of attention run from 0; copying runs from −1 (never) over chance (−0.92) to 1; by eigenvalues, 0 is "
-        f"in the middle. Hatched: not defined. Each map has its own scale.{more}",
+        f"{what} Hatched: not defined. Each map has its own scale.{more}",
         figure,
         (Rows("heads"),),
     )

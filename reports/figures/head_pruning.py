@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from reports import style, words
-from reports.figures.labels import inches, label_ends, label_points
+from reports.figures.labels import inches, label_points
 
 VERDICTS = {"needed": "#0072b2", "harmful": "#d55e00", "undecided": style.MUTED}
 ORDERS: dict[str, tuple[str, str, Any]] = {
@@ -248,29 +248,6 @@ def gates_of_heads(table: pd.DataFrame, ax: Axes) -> Axes:
     ax.tick_params(length=0)
     ax.spines[:].set_visible(False)
     return ax
-
-
-def cost(table: pd.DataFrame, ax: Axes) -> Axes:
-    """Time or memory of pruned models against the unpruned one: a ratio with its interval, one line a quantity.
-
-    Args:
-        table: ``quantity, share, ratio, ci_low, ci_high``.
-        ax: where to draw; 1 is the unpruned model.
-    """
-    ends, names, colours = [], [], []
-    for number, (quantity, rows) in enumerate(table.groupby("quantity", sort=False)):
-        part, colour = rows.sort_values("share"), style.SERIES[number % len(style.SERIES)]
-        ax.fill_between(part["share"], part["ci_low"], part["ci_high"], color=colour, alpha=0.15, linewidth=0)
-        ax.plot(part["share"], part["ratio"], color=colour, marker=style.MARKERS[number % len(style.MARKERS)],
-                markersize=4, markeredgecolor="white", markeredgewidth=0.5)  # fmt: skip
-        ends.append((float(part["share"].iloc[-1]), float(part["ratio"].iloc[-1])))
-        names.append(str(quantity))
-        colours.append(colour)
-    ax.axhline(1, color=style.INK, linewidth=0.7)
-    ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    ax.set(xlabel="heads pruned", ylabel="ratio to the unpruned model")
-    sns.despine(ax=ax)
-    return label_ends(ax, ends, names, colours)
 
 
 def kinds_first(table: pd.DataFrame, ax: Axes, order: Sequence[str]) -> Axes:

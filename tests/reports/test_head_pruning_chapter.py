@@ -49,7 +49,7 @@ def test_findings_name_what_is_planted(made: Chapter) -> None:
     assert "L4H3 (−0.13): these heads help when they are removed" in text
     assert "does better than both random orders" in text
     assert "smaller by 1.40 [1.20, 1.60] at least" in text
-    assert "first-order estimate (resample) ranks heads most as ablating them does" in text
+    assert "first-order estimate (resample) is nearest to what ablating heads shows: Spearman's ρ is 0.71" in text
     assert "r = 0.68 [0.60, 0.74]" in text
     assert "Learned gates keep 20 of 24 heads without a sure rise of the loss" in text
     assert "the loss does not surely rise in three of 6 layers" in text
@@ -87,7 +87,9 @@ def test_an_importance_that_loses_to_chance_is_said_to(made: Chapter) -> None:
 
 
 def test_full_says_nothing_of_full() -> None:
-    assert "--budget full" in chapter_of(pruning_tables.result()).full
+    assert chapter_of(pruning_tables.result()).full.startswith("`--budget full` also measures the time")
+    best = pruning_tables.result().tables["best_head"].head(0)
+    assert chapter_of(pruning_tables.result(best_head=best)).full.startswith("`--budget full` ablates every head")
     assert chapter_of(pruning_tables.result("full")).full == ""
 
 
@@ -111,21 +113,30 @@ def test_kinds_of_another_analysis_are_read_when_the_page_is_drawn(tmp_path: Pat
     assert any(plate.name == "kinds-first" for plate in made.plates)
 
 
-def test_costs_are_drawn_where_the_run_has_them() -> None:
-    cost = pd.DataFrame([
-        {"quantity": quantity, "share": share, "ratio": 1 - slope * share, "ci_low": 0.98 - slope * share,
-         "ci_high": 1.02 - slope * share}
-        for quantity, slope in (("time, prompt", 0.2), ("parameters", 0.3)) for share in (0.0, 0.5, 1.0)
-    ])  # fmt: skip
+def test_what_cutting_saves_is_told_and_drawn(made: Chapter) -> None:
+    text = told(made)
+    assert "With 50 % of the heads cut out, the model has 92 % of the parameters, 88 % of the KV cache and 87 %" in text
+    assert "A prompt takes" not in text
+    full = chapter_of(pruning_tables.result("full", cost=pruning_tables.cost(timed=True)))
+    assert "A prompt takes 0.84 [0.80, 0.88] of the unpruned model's time; with the same heads masked, 1.03" in told(
+        full
+    )
+    for each in (made, full):
+        assert any(plate.name == "cost" for plate in each.plates)
 
-    class Run:
-        def analyses(self) -> list[str]:
-            return ["pruned"]
 
-        def load(self, name: str) -> Result:
-            return Result(name, {"cost": cost}, {})
-
-    assert any(plate.name == "cost" for plate in chapter_of(pruning_tables.result(), Run()).plates)
+def test_few_heads_from_the_beginning_are_compared(made: Chapter) -> None:
+    assert "from-scratch" not in {plate.name for plate in made.plates}
+    full = chapter_of(pruning_tables.result("full", from_scratch=pruning_tables.from_scratch()))
+    text = told(full)
+    assert "surely better than those that had as few from the beginning in two of 4 comparisons" in text
+    assert "surely worse in none" in text
+    assert "With one head in the end and head dropout of 20 % the loss differs by −0.40 [−0.50, −0.30]" in text
+    (plate,) = [plate for plate in full.plates if plate.name == "from-scratch"]
+    with style.paper():
+        figure = plate.draw()
+    markers = [line for line in figure.axes[0].lines if line.get_label() != "_nolegend_" and len(line.get_xdata())]
+    assert len(markers) >= 4
 
 
 @pytest.mark.parametrize("gates", [True, False])

@@ -19,6 +19,8 @@ TABLES = {
     "best_head": TableNote("Each layer with its best head alone.", "change"),
     "left": TableNote("Heads that each layer keeps at each share pruned, in the order of importance."),
     "gates_path": TableNote("Learned gates at each penalty: heads kept, and the metric."),
+    "cost": TableNote("What models cost from which heads were cut out, over the unpruned one.", "share"),
+    "from_scratch": TableNote("Small models with few heads from the beginning, and cut out of larger ones.", "n_heads"),
     "gates": TableNote("Every head's gate at each penalty.", "-gate"),
     "order": TableNote("When each head goes in each order.", "rank", "order=importance"),
 }
@@ -36,7 +38,7 @@ def chapter(result: Result, run: RunFolder) -> Chapter:
         lead=findings.lead(reading) if reading.has("free") else None,
         opening=plates.opening(reading),
         findings=(*findings.findings(reading), *kinds.finding(of_kinds)),
-        plates=(*plates.plates(reading), *kinds.plate(of_kinds), *plates.cost(run)),
+        plates=(*plates.plates(reading), *kinds.plate(of_kinds)),
         tables=TABLES,
         methods=methods.METHODS,
         paragraph=methods.paragraph(reading),
@@ -49,7 +51,14 @@ def _full(reading: Reading) -> str:
     """What the full budget adds to this run."""
     if reading.config.get("budget") != "report":
         return ""
+    if reading.has("best_head"):  # a small model, of which the report leaves out little
+        return (
+            "`--budget full` also measures the time of models from which heads were cut out, and trains small models "
+            "with few heads from scratch, to compare with larger ones cut to as few."
+        )
     return (
         "`--budget full` ablates every head, in four ways; leaves each layer its best head alone; prunes in the order "
-        "of exact ablation and with importance scored again at every step; and trains gates."
+        "of exact ablation and with importance scored again at every step; trains gates; measures the time of models "
+        "from which heads were cut out; and trains small models with few heads from scratch, to compare with larger "
+        "ones cut to as few."
     )

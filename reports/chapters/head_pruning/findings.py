@@ -4,6 +4,8 @@ import pandas as pd
 
 from reports import words
 from reports.chapters import Finding, Rows, Sentence
+from reports.chapters.head_pruning import smaller
+from reports.chapters.head_pruning.smaller import percent
 from reports.chapters.reading import Reading, Row, first, head_rows, records
 
 _WAYS = {
@@ -44,7 +46,7 @@ def lead(reading: Reading) -> Sentence:
     others = ""
     if len(random):
         low, high = min(random["share"]), max(random["share"])
-        others = f"; in random orders {_percent(low)}" + ("" if low == high else f" to {_percent(high)}")
+        others = f"; in random orders {percent(low)}" + ("" if low == high else f" to {percent(high)}")
     return Sentence(f"{verdict}unpruned model{others}.", (Rows("free", {"leaves": "interval"}),))
 
 
@@ -52,7 +54,7 @@ def findings(reading: Reading) -> tuple[Finding, ...]:
     """All that can be said of this run, the most important first."""
     made = (
         _how_many(reading), _order(reading), _which(reading), _agreement(reading), _direct(reading), _transfer(reading),
-        _gates(reading), _best(reading),
+        smaller.cost_finding(reading), _gates(reading), _best(reading), smaller.from_scratch_finding(reading),
     )  # fmt: skip
     return tuple(finding for finding in made if finding is not None)
 
@@ -67,7 +69,7 @@ def _how_many(reading: Reading) -> Finding | None:
     if len(certain):
         last = float(first(certain)["share"])
         text = (
-            f"Paired by sequence, the loss is up to {_percent(last)} of the heads pruned not above the unpruned "
+            f"Paired by sequence, the loss is up to {percent(last)} of the heads pruned not above the unpruned "
             "model's for sure"
             if last > 0
             else "Paired by sequence, the loss is above the unpruned model's for sure at the first step already"
@@ -76,7 +78,7 @@ def _how_many(reading: Reading) -> Finding | None:
     if half is not None:
         change = words.measured(half["change"], half["change_low"], half["change_high"], sign=True)
         link = Rows("curve", {"order": "importance", "n_pruned": int(half["n_pruned"])})
-        support.append(Sentence(f"With {_percent(half['share'])} of the heads gone it changes by {change}.", (link,)))
+        support.append(Sentence(f"With {percent(half['share'])} of the heads gone it changes by {change}.", (link,)))
     verdict = (
         f"{_share(free)} of the heads are free: so many go in the order of importance before the mean loss rises by "
     )
@@ -147,8 +149,8 @@ def _agreement(reading: Reading) -> Finding | None:
     rows = table.loc[table["ablation"] == kind].sort_values("rho", ascending=False)
     best, importance = first(rows), rows.loc[rows["score"] == "importance"]
     verdict = (
-        f"Of the scores that need no ablation, the {_score(best)} ranks heads most as ablating them does: Spearman's "
-        f"ρ is {words.measured(best['rho'], best['ci_low'], best['ci_high'])} over "
+        f"Of the scores that need no ablation, {_score(best)} is nearest to what ablating heads shows: Spearman's ρ is "
+        f"{words.measured(best['rho'], best['ci_low'], best['ci_high'])} over "
         f"{words.count(int(best['n_heads']), 'head')}."
     )
     support = []
@@ -225,10 +227,12 @@ def _best(reading: Reading) -> Finding | None:
         return None
     fine = table.loc[table["ci_low"] <= 0]
     worst = first(table.sort_values("change", ascending=False))
-    verdict = (
-        f"With one head left of a layer and all others as they are, the loss does not surely rise in "
-        f"{words.part_of(len(fine), len(table), 'layer')}."
+    rises = (
+        "the loss surely rises whichever layer it is"
+        if fine.empty
+        else f"the loss does not surely rise in {words.part_of(len(fine), len(table), 'layer')}"
     )
+    verdict = f"With one head left of a layer and all others as they are, {rises}."
     text = f"It rises most in layer {int(worst['layer'])}, by {_size(worst)} with head {int(worst['kept_head'])} left."
     return Finding(Sentence(verdict, (Rows("best_head"),)), (Sentence(text, (Rows("best_head"),)),), _BEST_LIMITS)
 
@@ -254,13 +258,9 @@ def _at(reading: Reading, order: str, share: float) -> Row | None:
     return min(rows, key=lambda row: abs(row["share"] - share), default=None)
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
-
 def _share(row: Row) -> str:
     ends = "" if pd.isna(row["ci_low"]) else f" [{100 * row['ci_low']:.0f}, {100 * row['ci_high']:.0f}]"
-    return f"{_percent(row['share'])}{ends}"
+    return f"{percent(row['share'])}{ends}"
 
 
 def _size(row: Row) -> str:

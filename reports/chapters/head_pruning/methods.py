@@ -64,6 +64,22 @@ METHODS = (
         "Efron & Tibshirani 1993",
     ),
     Method(
+        "Cost",
+        "Heads are cut out of the weights, the first in the order of importance; a kv head goes with the last query "
+        "head that reads it. A multiplication and an addition are two FLOPs, counted as PyTorch executes them. Times "
+        "(full budget) are those of PyTorch's fused attention, unpruned, masked and pruned in alternating rounds; "
+        "ratios are taken within a round and averaged as logarithms.",
+        "ratio = pruned / unpruned",
+    ),
+    Method(
+        "Few heads from the beginning",
+        "Small models that learn to go on with repeated random tokens, from several seeds: with few heads from the "
+        "beginning; with many, cut to as few by importance for the last quarter of the steps; each with and without "
+        "head dropout until then. Losses are of held-out sequences, differences paired by seed (full budget).",
+        "loss(many heads, cut, trained on) − loss(few heads from the beginning)",
+        "Michel et al. 2019; Zhou et al. 2020",
+    ),
+    Method(
         "Learned gates",
         "Hard-concrete gates, one a head, trained from the converged model with a penalty on their probability of "
         "being open. At test time a gate is its stretched, clipped sigmoid without noise or temperature; a head is "
@@ -102,6 +118,12 @@ REFERENCES = (
   author    = {Louizos, Christos and Welling, Max and Kingma, Diederik P.},
   booktitle = {International Conference on Learning Representations},
   year      = {2018}
+}""",
+    """@inproceedings{zhou2020scheduled,
+  title     = {Scheduled {DropHead}: A Regularization Method for Transformer Models},
+  author    = {Zhou, Wangchunshu and Ge, Tao and Wei, Furu and Zhou, Ming and Xu, Ke},
+  booktitle = {Findings of the Association for Computational Linguistics: EMNLP},
+  year      = {2020}
 }""",
     """@article{mcgrath2023hydra,
   title   = {The Hydra Effect: Emergent Self-repair in Language Model Computations},

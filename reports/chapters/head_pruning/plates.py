@@ -3,14 +3,15 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from interp.results import RunFolder
 from reports import style, words
 from reports.chapters import Plate, Rows
+from reports.chapters.head_pruning import smaller
 from reports.chapters.head_pruning.findings import free_row, main_effects
 from reports.chapters.maps import map_plate, maps_plate
 from reports.chapters.reading import Reading, records
 from reports.figures import head_pruning as draw
 
+_SCORES = "Importance and norms run from 0; of the signed estimates, red is a loss that would rise without it."
 _OUTLINED = 8
 _DOTS = 40
 
@@ -41,27 +42,10 @@ def plates(reading: Reading) -> tuple[Plate, ...]:
     """All figures that this run has tables for."""
     made = [
         _curve(reading), _effects(reading), _scatter(reading), _agreement(reading), *_left(reading), *_gates(reading),
-        maps_plate(reading, "score-maps"),
+        maps_plate(reading, "score-maps", what=_SCORES), smaller.cost_plate(reading),
+        smaller.from_scratch_plate(reading),
     ]  # fmt: skip
     return tuple(plate for plate in made if plate is not None)
-
-
-def cost(run: RunFolder | None) -> tuple[Plate, ...]:
-    """Time and memory of pruned models, where the run has a table ``cost`` of them."""
-    names = run.analyses() if run is not None else []
-    tables = [run.load(name).tables.get("cost") for name in names] if run is not None else []
-    wanted = {"quantity", "share", "ratio", "ci_low", "ci_high"}
-    table = next((t for t in tables if t is not None and wanted <= set(t.columns) and len(t)), None)
-    if table is None:
-        return ()
-
-    def figure() -> Figure:
-        figure, (ax,) = style.canvas(style.NARROW + 0.6, 3.0)
-        draw.cost(table, ax)
-        return figure
-
-    caption = "Measured on models from which the heads were cut out. 1 is the unpruned model; shaded: 95 % intervals."
-    return (Plate("cost", "What pruning saves", caption, figure),)
 
 
 def unit(reading: Reading) -> str:
