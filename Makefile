@@ -43,7 +43,7 @@ reproduce-clark: $(VENV)/installed       ## BERT-base's syntactic heads beside C
 	@$(BIN)/python -m analyses.head_specialization.reproduce_clark $(or $(TREEBANK),$(error name a treebank: TREEBANK=FILE.conllu))
 
 reproduce-jw: $(VENV)/installed          ## Jain & Wallace's table made again: DATA=folder with sst/ and babi/en/
-	$(BIN)/python -m analyses.adversarial_attention.reproduce --data $(DATA)
+	$(BIN)/python -m analyses.adversarial_attention.reproduce --data $(DATA) $(FLAGS)
 
 clean:                                   ## everything that make made, except runs/
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache

@@ -55,8 +55,12 @@ class Embedded:
 def embed(
     analysis: str, tables: Mapping[str, pd.DataFrame], notes: Mapping[str, TableNote], room: int
 ) -> list[Embedded]:
-    """All tables of a result, in the order of their notes; the smallest are let in first until ``room`` is used."""
-    order = [*(name for name in notes if name in tables), *(name for name in tables if name not in notes)]
+    """All tables of a result, in the order of their notes; the smallest are let in first until ``room`` is used.
+
+    A table without rows is left out unless there is a note for it: it then has something to say by being empty.
+    """
+    others = (name for name in tables if name not in notes and len(tables[name]))
+    order = [*(name for name in notes if name in tables), *others]
     blobs = {name: encode(tables[name]) for name in order}
     inside: set[str] = set()
     for name in sorted(order, key=lambda name: len(blobs[name])):

@@ -30,7 +30,7 @@ from interp.results import Workspace
 from interp.results.storage import write_file
 
 LEARNED = 0.1  # a seed counts whose development accuracy is at most so far below the published accuracy
-_FILES = {"sst": "sst", **{f"babi-{n}": f"babi/en/qa{n}_" for n in (1, 2, 3)}}
+_TASKS = {f"babi-{n}": f"qa{n}_" for n in (1, 2, 3)}
 _METRICS = ("accuracy", "auc", "tau_gradient", "tau_leave_one_out", "tau_both", "jsd", "above_half")
 
 
@@ -46,6 +46,8 @@ class Config:
     """Seeds of each."""
     vectors: str = "random"
     """Word vectors to begin with, for SST: random, text or a file. The paper's are fastText's."""
+    babi: str = "en"
+    """Folder in babi/: en has 1,000 questions of each task to learn from, en-10k the 10,000 of the published runs."""
     out: Path = Path("runs/jain-wallace")
     """Folder of what is finished."""
     table_only: bool = False
@@ -74,12 +76,13 @@ def read_task(config: Config, data: str) -> Task:
     Raises:
         UserError: the files are not there.
     """
-    place = config.data / _FILES[data]
-    if data != "sst":
-        found = sorted(place.parent.glob(f"{place.name}*_train.txt"))
+    if data in _TASKS:
+        begins = f"babi/{config.babi}/{_TASKS[data]}"
+        found = sorted(config.data.glob(f"{begins}*_train.txt"))
         if not found:
-            raise UserError(f"{config.data} must hold {_FILES[data]}…_train.txt; give --data the folder above it")
+            raise UserError(f"{config.data} must hold {begins}…_train.txt; give --data the folder above babi")
         return prepare(Settings(data=str(found[0]), longest=10_000), Workspace())
+    place = config.data / "sst"
     if not place.is_dir():
         raise UserError(f"{config.data} must hold the folder sst; give --data the folder above it")
     settings = Settings(data=str(place), shortest=6, longest=10_000, vectors=config.vectors)
@@ -96,9 +99,8 @@ def without_longest(texts: LabelledTexts) -> LabelledTexts:
 
 def measured(task: Task, data: str, kind: tuple[str, str, int], config: Config) -> dict[str, Any]:
     """Everything of one seed of one classifier, by predicted class."""
-    torch.set_num_threads(max(1, torch.get_num_threads()))
     started = time.monotonic()
-    work, keep = Workspace(), str(config.out / "classifiers" / data)
+    work, keep = Workspace(), str(config.out / "classifiers" / f"{data}-{_begun(config, data)}")
     trained = train(task, kind, work, torch.device("cpu"), keep=keep)
     texts = task.texts.of("test")
     tested = Tested(trained.model, task.examples(texts), texts, task.texts.labels, 128 if task.texts.asks else 512)
@@ -205,14 +207,21 @@ def _cells(config: Config) -> list[tuple[str, str, str]]:
     made = []
     for cell in config.cells:
         parts = tuple(cell.split(":"))
-        if len(parts) != 3 or parts[0] not in _FILES:
-            raise UserError(f"cells are data-set:encoder:attention with {', '.join(_FILES)}; got {cell!r}")
+        if len(parts) != 3 or parts[0] not in ("sst", *_TASKS):
+            raise UserError(f"cells are data-set:encoder:attention with {', '.join(('sst', *_TASKS))}; got {cell!r}")
         made.append((parts[0], parts[1], parts[2]))
     return made
 
 
 def _place(config: Config, of: tuple[str, str, str, int]) -> Path:
-    return config.out / f"{'-'.join(map(str, of))}-{Path(config.vectors).stem if of[0] == 'sst' else 'random'}.json"
+    return config.out / f"{'-'.join(map(str, of))}-{_begun(config, of[0])}.json"
+
+
+def _begun(config: Config, data: str) -> str:
+    """What a classifier of the data set begins with, where settings change it."""
+    if data == "sst":
+        return Path(config.vectors).stem
+    return "random" if config.babi == "en" else config.babi
 
 
 def _finished(config: Config, of: tuple[str, str, str]) -> list[Path]:

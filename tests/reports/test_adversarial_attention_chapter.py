@@ -154,6 +154,7 @@ def test_a_classifier_that_was_not_tested_is_named_with_its_reason(result: Resul
 def test_without_classifiers_nothing_is_said(result: Result) -> None:
     made = chapter_of(replace(result, tables={}))
     assert (made.findings, made.plates, made.lead, made.methods) == ((), (), None, ())
+    assert made.tables == {}
 
 
 def test_all_figures_draw(result: Result) -> None:

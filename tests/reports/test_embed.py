@@ -48,6 +48,12 @@ def test_what_has_no_room_stays_outside_largest_first():
     assert made["large"].about["here"] is False
 
 
+def test_a_table_without_rows_is_listed_only_where_a_note_speaks_of_it():
+    none = pd.DataFrame({"n": []})
+    made = embed.embed("a", {"noted": none, "unnoted": none}, {"noted": TableNote("none was found")}, room=200)
+    assert [table.name for table in made] == ["noted"]
+
+
 @pytest.mark.parametrize(
     ("columns", "view"),
     [("layer head metric value", "scores"), ("layer head kind called metric value", "kinds"),

@@ -30,12 +30,11 @@ def chapter(result: Result, run: RunFolder) -> Chapter:
     has_classifiers, has_heads = reading.has("classifiers"), reading.has("freedom_rows")
     return Chapter(
         title="Adversarial attention",
-        place=40,
         question=QUESTION,
         lead=classifiers.lead(reading) or heads.lead(reading),
         findings=(*classifiers.findings(reading), *heads.findings(reading)),
         plates=(*plates.plates(reading), *freedom_plates.plates(reading, heads.kinds(run))),
-        tables={**TABLES, **heads.TABLES},
+        tables={name: note for name, note in {**TABLES, **heads.TABLES}.items() if reading.has(name)},
         methods=(methods.METHODS if has_classifiers else ()) + (freedom_methods.METHODS if has_heads else ()),
         paragraph=" ".join(filter(None, (methods.paragraph(reading), freedom_methods.paragraph(reading)))),
         references=(methods.REFERENCES if has_classifiers else ()) + (freedom_methods.REFERENCES if has_heads else ()),
@@ -48,6 +47,6 @@ def _full(reading: Reading) -> str:
         return ""
     return (
         "`--budget full` looks at all heads of the model, at six rows of each, and trains all three encoders with both "
-        "attentions and three seeds each, tests all test texts, and adds seven seeds and seven weights to the tests "
-        "of Wiegreffe and Pinter."
+        "attentions and three seeds each, tests all test texts, and adds seven seeds and seven weights to the tests of "
+        "Wiegreffe and Pinter."
     )

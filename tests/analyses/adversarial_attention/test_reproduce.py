@@ -55,6 +55,23 @@ def test_data_that_is_not_there(tmp_path: Path) -> None:
             read_task(Config(tmp_path), data)
 
 
+def test_ten_thousand_stories_are_other_classifiers(tmp_path: Path) -> None:
+    stories = tmp_path / "babi" / "en-10k"
+    stories.mkdir(parents=True)
+    for split in ("train", "test"):
+        asked = [f"1 Mary went to the {place}.\n2 Where is Mary?\t{place}\t1" for place in ("hall", "yard") * 20]
+        (stories / f"qa1_facts_{split}.txt").write_text("\n".join(asked))
+    with pytest.raises(UserError, match="babi/en/qa1_"):
+        read_task(Config(tmp_path), "babi-1")
+    large = Config(tmp_path, babi="en-10k", out=tmp_path)
+    assert len(read_task(large, "babi-1").texts.of("test")) == 40
+    finished(tmp_path, "babi-1-lstm-tanh-0-random.json", 0.857, 0.5)
+    finished(tmp_path, "babi-1-lstm-tanh-0-en-10k.json", 1.0, 0.5)
+    cell = ("babi-1", "lstm", "tanh")
+    assert "| all | 1.000 | 1.000 | one seed |" in table(large, [cell])[2]
+    assert "0 of 1 learned" in table(Config(tmp_path, out=tmp_path), [cell])[2]
+
+
 def test_the_treebank_has_as_many_test_sentences_as_published(shared_data: Path) -> None:
     task = read_task(Config(shared_data), "sst")
     assert len(task.texts.of("test")) == 1725
