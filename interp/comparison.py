@@ -159,6 +159,12 @@ def check_same_heads(analysis: str, old: Result, new: Result) -> None:
     Raises:
         UserError: naming heads that one of them lacks.
     """
+    kept = [_kept_of_base(result) for result in (old, new)]
+    if kept[0] != kept[1]:
+        raise UserError(
+            f"{analysis}: heads were cut out of a model, and those that stayed are numbered anew, so that a number does "
+            "not mean the same head in both runs; compare runs of models with the same heads cut out"
+        )
     sides = [_heads(result) for result in (old, new)]
     if sides[0] == sides[1]:
         return
@@ -171,6 +177,12 @@ def check_same_heads(analysis: str, old: Result, new: Result) -> None:
         f"{analysis}: only runs with the same heads (site, layer and number) can be compared; the first has "
         f"{len(sides[0])}, the second {len(sides[1])}: {'; '.join(told)}. Compare runs of one architecture"
     )
+
+
+def _kept_of_base(result: Result) -> dict[str, list[int]] | None:
+    """Which heads of its base a pruned model has, by site; None for a model that was not pruned."""
+    sites = ((result.provenance.get("model") or {}).get("pruning") or {}).get("sites")
+    return None if sites is None else {site: list(about["kept"]) for site, about in sites.items()}
 
 
 def _common(before: RunFolder, after: RunFolder, wanted: Sequence[str] | None) -> list[str]:

@@ -97,6 +97,7 @@ def render(run: RunFolder, parts: list[Part]) -> str:
         "prose": prose(lambda layer, head: (layer, head) in known, about["stacks"]),
         "formula": formula,
         "visible": words.visible,
+        "sentence_case": words.sentence_case,
         "rows": rows_link,
     }
     script = "\n".join((TEMPLATES / name).read_text(encoding="utf-8") for name in SCRIPTS)

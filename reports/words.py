@@ -204,6 +204,8 @@ def number(value: float, digits: int = 2) -> str:
     if math.isinf(value):
         return f"{MINUS if value < 0 else ''}∞"
     size = abs(value)
+    if 0 < size < 5e-7:  # six decimals would show zeros
+        return small(value)
     places = digits if size >= 0.0995 or size == 0 else min(digits - 1 - math.floor(math.log10(size)), 6)
     text = f"{size:,.{places}f}"
     return (MINUS if value < 0 and float(text.replace(",", "")) else "") + text

@@ -143,7 +143,7 @@ def heads_table(scores: Scores, config: Config) -> pd.DataFrame:
         mean = mean_interval(samples, scores.units[data], bounds=(0.0, np.inf), seed=config.seed)
         value = scores.normalised(mean.value)
         factor = np.divide(value, mean.value, out=np.zeros_like(value), where=mean.value > 0)
-        ends = (mean.low * factor, mean.high * factor)
+        ends = (mean.low * factor, np.minimum(mean.high * factor, 1.0))  # normalised by layer, no head exceeds 1
         parts.append(_rows(scores, "importance", data, value, *ends, 1 / np.sqrt(sizes), mean.n))
     first = next(iter(scores.derivative))
     for name, samples in scores.estimates.items():

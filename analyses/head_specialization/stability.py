@@ -77,10 +77,16 @@ def _jackknife(means: Values, against: Values) -> float:
 
 
 def _spearman(x: Values, y: Values) -> float:
+    """NaN where fewer than three heads have values, or where most of them share one: ties have no order to keep."""
     both = ~np.isnan(x + y)
-    if both.sum() < 3 or np.ptp(x[both]) == 0 or np.ptp(y[both]) == 0:
+    if both.sum() < 3 or any(_most_are_equal(side[both]) for side in (x, y)):
         return float("nan")
     return float(np.corrcoef(stats.rankdata(x[both]), stats.rankdata(y[both]))[0, 1])
+
+
+def _most_are_equal(x: Values) -> bool:
+    _, counts = np.unique(x, return_counts=True)
+    return 2 * int(counts.max()) > len(x)
 
 
 def _present(means: Values) -> NDArray[np.bool_]:

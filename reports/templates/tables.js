@@ -25,6 +25,7 @@ function number(value) {
   if (value === null || value === undefined) return "n/a";
   if (typeof value === "string") return value;
   const size = Math.abs(value);
+  if (size > 0 && size < 5e-7) return value.toExponential(1).replaceAll("-", "−");
   const places = size >= 0.0995 || size === 0 ? 2 : Math.min(1 - Math.floor(Math.log10(size)), 6);
   const text = size.toLocaleString("en-US", { minimumFractionDigits: places, maximumFractionDigits: places });
   return (value < 0 && Number(text.replaceAll(",", "")) !== 0 ? "−" : "") + text;
