@@ -10,7 +10,10 @@ from reports.figures import smaller_models as draw
 _COST_LIMITS = (
     "how fast it is on other machines, or with other lengths and batches: `interp prune --times` measures these."
 )
-_SCRATCH_LIMITS = "what more heads are worth while a larger model learns: these have two layers, and learn one thing."
+_SCRATCH_LIMITS = (
+    "what more heads are worth while a larger model learns, or after longer training: these have two layers, and learn "
+    "one thing."
+)
 _COUNTED = {"parameters": "parameters", "KV cache": "KV cache", "FLOPs": "arithmetic"}
 
 
