@@ -167,9 +167,9 @@ def consistent(table: pd.DataFrame, ax: Axes) -> Axes:
         colour, marker = style.SERIES[number], style.MARKERS[number]
         if kind == "consistent":
             ax.plot(rows["jsd"], rows["tvd"], color=colour, linewidth=0.9, zorder=2)
-            for row in rows.to_dict("records"):
-                is_right = row["jsd"] > 0.6
-                ax.annotate(f"λ {row['weight']:g}", (row["jsd"], row["tvd"]), xytext=(-6 if is_right else 6, 4),
+            for jsd, tvd, weights in _together(rows):
+                is_right = jsd > 0.6
+                ax.annotate(f"λ {weights}", (jsd, tvd), xytext=(-6 if is_right else 6, 6),
                             textcoords="offset points", ha="right" if is_right else "left", fontsize=style.SMALL,
                             color=colour)  # fmt: skip
         spans = [[rows[value] - rows[f"{value}_low"], rows[f"{value}_high"] - rows[value]] for value in ("jsd", "tvd")]
@@ -182,6 +182,17 @@ def consistent(table: pd.DataFrame, ax: Axes) -> Axes:
     ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=2, handletextpad=0.3, borderaxespad=0.1)
     sns.despine(ax=ax)
     return ax
+
+
+def _together(rows: pd.DataFrame) -> list[tuple[float, float, str]]:
+    """The path's points where a label is written, and the weights it names: neighbours that are close share one."""
+    made: list[tuple[float, float, str]] = []
+    for jsd, tvd, weight in zip(rows["jsd"], rows["tvd"], rows["weight"], strict=True):
+        name = f"{weight:g}"
+        if made and abs(jsd - made[-1][0]) < 0.06 and abs(tvd - made[-1][1]) < 0.06:
+            name = f"{made.pop()[2]}, {name}"
+        made.append((jsd, tvd, name))
+    return made
 
 
 def facts(table: pd.DataFrame, ax: Axes) -> Axes:

@@ -63,7 +63,7 @@ def freedom_against_importance(
     ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     ax.tick_params(axis="x", which="minor", labelsize=style.SMALL)
     if kinds and any(names):
-        ax.legend(loc="lower left", handletextpad=0.2)
+        ax.legend(loc="lower left", bbox_to_anchor=(0.0, 1.0), ncols=3, handletextpad=0.2, borderaxespad=0.1)
     sns.despine(ax=ax)
     _name_points(ax, table, x, y)
     return ax

@@ -199,6 +199,23 @@ def test_the_facts_figure_draws_values_intervals_and_chance(result: Result) -> N
     assert len(ax.collections) == 6 * 2  # the intervals, and chance below each
 
 
+@pytest.mark.parametrize(("part", "heads", "seeds"), [("both", True, True), ("heads", True, False),
+                                                      ("classifiers", False, True)])  # fmt: skip
+def test_the_full_budget_is_told_of_the_part_that_was_run(result: Result, part: str, heads: bool, seeds: bool) -> None:
+    told = chapter_of(replace(result, provenance={"config": {"budget": "report", "part": part}})).full
+    assert ("six rows" in told, "three seeds" in told) == (heads, seeds)
+
+
+def test_weights_that_lead_to_the_same_place_share_a_label() -> None:
+    rows = pd.DataFrame({"kind": "consistent", "weight": [0.1, 0.3, 1.0], "jsd": [0.03, 0.04, 0.68],
+                         "tvd": [0.01, 0.02, 0.09], "jsd_low": 0.0, "jsd_high": 0.69, "tvd_low": 0.0,
+                         "tvd_high": 0.1})  # fmt: skip
+    with style.paper():
+        _, (ax,) = style.canvas(3, 3)
+        draw.consistent(rows, ax)
+    assert [text.get_text() for text in ax.texts] == ["λ 0.1, 0.3", "λ 1"]
+
+
 def test_words_stay_within_the_width() -> None:
     laid = attended_text.lay_out(["word"] * 40 + ["x" * 30], 2.0)
     assert max(line for _, line, _, _ in laid) >= 3

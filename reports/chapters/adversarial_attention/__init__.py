@@ -45,8 +45,11 @@ def chapter(result: Result, run: RunFolder) -> Chapter:
 def _full(reading: Reading) -> str:
     if reading.config.get("budget") != "report":
         return ""
-    return (
-        "`--budget full` looks at all heads of the model, at six rows of each, and trains all three encoders with both "
-        "attentions and three seeds each, tests all test texts, and adds seven seeds and seven weights to the tests of "
-        "Wiegreffe and Pinter."
+    part = reading.config.get("part", "both")
+    heads_too = "looks at all heads of the model, at six rows of each"
+    classifiers_too = (
+        "trains all three encoders with both attentions and three seeds each, tests all test texts, and adds seven "
+        "seeds and seven weights to the tests of Wiegreffe and Pinter"
     )
+    wanted = (heads_too if part != "classifiers" else "", classifiers_too if part != "heads" else "")
+    return f"`--budget full` {' and '.join(filter(None, wanted))}."

@@ -59,7 +59,8 @@ def test_ten_thousand_stories_are_other_classifiers(tmp_path: Path) -> None:
     stories = tmp_path / "babi" / "en-10k"
     stories.mkdir(parents=True)
     for split in ("train", "test"):
-        asked = [f"1 Mary went to the {place}.\n2 Where is Mary?\t{place}\t1" for place in ("hall", "yard") * 20]
+        places = ("hall", "yard") * 20
+        asked = [f"1 P{n} went to the {place}.\n2 Where is P{n}?\t{place}\t1" for n, place in enumerate(places)]
         (stories / f"qa1_facts_{split}.txt").write_text("\n".join(asked))
     with pytest.raises(UserError, match="babi/en/qa1_"):
         read_task(Config(tmp_path), "babi-1")
