@@ -289,8 +289,8 @@ def _load(flags: Any, *, verify: bool = True) -> Any:
     A text that is not there is said first, also for a model that would not come to read it.
     """
     text = getattr(flags, "text", None) or getattr(getattr(flags, "config", None), "text", None)
-    is_file = isinstance(text, str) and Path(text).suffix in _TEXTS and not text.startswith("hub:")
-    if is_file and not Path(text).exists():
+    named = isinstance(text, str) and not text.startswith("hub:")
+    if named and Path(str(text)).suffix in _TEXTS and not Path(str(text)).exists():
         raise UserError(f"there is no file {text!r}")
     running: Running = flags.running
     place = "device_map" if running.device == "auto" else "device"

@@ -162,8 +162,8 @@ def check_same_heads(analysis: str, old: Result, new: Result) -> None:
     kept = [_kept_of_base(result) for result in (old, new)]
     if kept[0] != kept[1]:
         raise UserError(
-            f"{analysis}: heads were cut out of a model, and those that stayed are numbered anew, so that a number does "
-            "not mean the same head in both runs; compare runs of models with the same heads cut out"
+            f"{analysis}: heads were cut out of a model, and those that stayed are numbered anew, so that a number "
+            "does not mean the same head in both runs; compare runs of models with the same heads cut out"
         )
     sides = [_heads(result) for result in (old, new)]
     if sides[0] == sides[1]:

@@ -38,7 +38,8 @@ def table(model: HookedModel, order: pd.DataFrame, config: Config, work: Workspa
     Args:
         order: as `curves.orders` gives it.
     """
-    mine: Any = order[order["order"] == "importance"].sort_values("rank")
+    mine: Any = order.loc[order["order"] == "importance"]
+    mine = mine.sort_values("rank")
     going: list[Head] = list(zip(mine["site"], mine["head"].astype(int), strict=True))
     counts = sorted({min(round(share * len(going)), len(going) - 1) for share in SHARES})
     length = min(LENGTH, model.n_ctx or LENGTH)

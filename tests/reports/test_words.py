@@ -12,7 +12,7 @@ from reports import words
 @pytest.mark.parametrize(
     ("value", "written"),
     [(0.9, "0.90"), (-0.31, "−0.31"), (0.0579, "0.058"), (0.00024, "0.00024"), (0.0, "0.00"), (13.8, "13.80"),
-     (12345.6, "12,345.60"), (0.0995, "0.10"), (0.0994, "0.099"), (-1e-9, "0.000000"), (math.nan, "n/a"),
+     (12345.6, "12,345.60"), (0.0995, "0.10"), (0.0994, "0.099"), (-1e-9, "−1.0e−9"), (math.nan, "n/a"),
      (-math.inf, "−∞")],
 )  # fmt: skip
 def test_numbers_have_two_decimals_or_two_significant_digits(value: float, written: str):

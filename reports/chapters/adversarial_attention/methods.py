@@ -88,11 +88,9 @@ def paragraph(reading: Reading) -> str:
     size = f" ({about['n']['train']:,} training, {about['n']['test']:,} test texts)" if isinstance(about, dict) else ""
     return (
         f"We trained attention classifiers (Jain & Wallace 2019) on {data_name(reading)}{size} and tested whether "
-        f"their "
-        "attention explains their answers: rank agreement with gradients and leave-one-out (Kendall's τ-b), permuted "
-        f"attention ({config.get('permutations')} permutations a text), adversarial attention "
-        f"(K = {config.get('adversaries')}, {config.get('steps')} steps, λ = {config.get('penalty'):g}), retrained, "
-        f"guided "
-        "and model-consistent adversarial attention (Wiegreffe & Pinter 2019), and erasure (Serrano & Smith 2019). "
-        "Intervals are 95 % over test texts."
+        "their attention explains their answers: rank agreement with gradients and leave-one-out (Kendall's τ-b), "
+        f"permuted attention ({config.get('permutations')} permutations a text), adversarial attention "
+        f"(K = {config.get('adversaries')}, {config.get('steps')} steps, λ = {float(config.get('penalty', 'nan')):g}), "
+        "retrained, guided and model-consistent adversarial attention (Wiegreffe & Pinter 2019), and erasure (Serrano "
+        "& Smith 2019). Intervals are 95 % over test texts."
     )

@@ -135,8 +135,8 @@ def sinks(reading: Reading) -> Finding | None:
     n = n_called(called(reading, "sink"))
     size = words.measured(best["value"], best["ci_low"], best["ci_high"])
     verdict = (
-        f"{words.sentence_case(words.few(n, 'head') if n else 'no head')} {words.agree(n, 'has', 'have')} a sink on the "
-        f"first position; it "
+        f"{words.sentence_case(words.few(n, 'head') if n else 'no head')} {words.agree(n, 'has', 'have')} a sink on "
+        f"the first position; it "
         f"takes most of {reading.name(best)}, {size} of its attention."
     )
     support = []
