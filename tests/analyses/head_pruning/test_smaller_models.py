@@ -56,7 +56,7 @@ def test_time_is_measured_in_full_only() -> None:
     assert "seconds" not in set(report["unit"])
     assert [part["part"] for part in work.left_out] == ["time of pruned models"]
     full = cost.table(model, order_of(model), replace(FULL), Workspace())
-    timed = full[full["unit"] == "seconds"]
+    timed = full.loc[full["unit"] == "seconds"]
     assert {"prompt", "prompt, masked"} <= set(timed["quantity"])
     assert set(timed["n"]) == {cost.ROUNDS}
     for row in timed.to_dict("records"):
