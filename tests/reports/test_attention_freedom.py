@@ -92,7 +92,8 @@ def test_words(reading: Reading) -> None:
 
 
 @pytest.mark.parametrize(("p", "p_with_layer", "said"), [
-    (0.3, 0.01, "It is not shown"), (0.01, 0.3, "nothing is shown beyond"), (0.01, 0.01, "importance and the layer do not"),
+    (0.3, 0.01, "It is not shown"), (0.01, 0.3, "nothing is shown beyond"),
+    (0.01, 0.01, "importance and the layer do not"),
 ])  # fmt: skip
 def test_what_freedom_is_worth_is_said_with_the_layer_in_mind(
     reading: Reading, p: float, p_with_layer: float, said: str
