@@ -202,7 +202,8 @@ def test_the_facts_figure_draws_values_intervals_and_chance(result: Result) -> N
 @pytest.mark.parametrize(("part", "heads", "seeds"), [("both", True, True), ("heads", True, False),
                                                       ("classifiers", False, True)])  # fmt: skip
 def test_the_full_budget_is_told_of_the_part_that_was_run(result: Result, part: str, heads: bool, seeds: bool) -> None:
-    told = chapter_of(replace(result, provenance={"config": {"budget": "report", "part": part}})).full
+    config = {**result.provenance["config"], "budget": "report", "part": part}
+    told = chapter_of(replace(result, provenance={**result.provenance, "config": config})).full
     assert ("six rows" in told, "three seeds" in told) == (heads, seeds)
 
 

@@ -91,6 +91,19 @@ def test_words(reading: Reading) -> None:
     assert "8 heads" in freedom_methods.paragraph(reading)
 
 
+@pytest.mark.parametrize(("p", "p_with_layer", "said"), [
+    (0.3, 0.01, "It is not shown"), (0.01, 0.3, "nothing is shown beyond"),
+    (0.01, 0.01, "importance and the layer do not"),
+])  # fmt: skip
+def test_what_freedom_is_worth_is_said_with_the_layer_in_mind(
+    reading: Reading, p: float, p_with_layer: float, said: str
+) -> None:
+    worth = reading.result.tables["freedom_worth"]
+    worth.loc[worth["controls"] == "importance", "p"] = p
+    worth.loc[worth["controls"] == "importance and layer", "p"] = p_with_layer
+    assert said in heads.findings(reading)[3].verdict.text
+
+
 def test_a_run_without_heads_says_nothing() -> None:
     empty = Reading(Result("adversarial-attention", {}, {}))
     assert heads.lead(empty) is None

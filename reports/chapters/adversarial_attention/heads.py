@@ -165,10 +165,18 @@ def _worth(reading: Reading) -> Finding | None:
     if rows.empty:
         return None
     row = first(rows)
-    sure = pd.notna(row["p"]) and float(row["p"]) < 0.05
+    with_layer = reading.measured("freedom_worth", "value", predictor="freedom", controls="importance and layer")
+    if not _sure(row):
+        opening = "It is not shown that freedom says something about other text that importance does not"
+    elif len(with_layer) and _sure(first(with_layer)):
+        opening = "Freedom says something about other text that importance and the layer do not"
+    else:
+        opening = (
+            "Freedom says something about other text that importance does not, but nothing is shown beyond what the "
+            "head's layer says"
+        )
     verdict = (
-        f"{'Freedom says' if sure else 'It is not shown that freedom says'} something about other text that importance "
-        f"does not: over {words.count(int(row['n_heads']), 'head')}, its rank correlation with what a head's mean "
+        f"{opening}: over {words.count(int(row['n_heads']), 'head')}, its rank correlation with what a head's mean "
         f"pattern does there is {words.number(row['value'])} {words.interval(row['ci_low'], row['ci_high'])} with "
         f"importance partialled out (p {words.p_value(float(row['p']))})."
     )
@@ -183,6 +191,10 @@ def _worth(reading: Reading) -> Finding | None:
         "a cause, nor anything about heads that were not looked at. The noise that each measurement has over so few "
         "sequences pulls correlations towards zero; the interval is over sequences for these heads.",
     )
+
+
+def _sure(row: Row) -> bool:
+    return bool(pd.notna(row["p"]) and float(row["p"]) < 0.05)
 
 
 def _other_correlations(reading: Reading) -> list[tuple[str, Row]]:

@@ -134,7 +134,7 @@ def test_partial_rank_correlation(n: int, seed: int) -> None:
     """Against the formula with three correlations, and Spearman's where there is no control."""
     x, y, z = np.random.default_rng(seed).standard_normal((3, n))
     assert partial_rank(x, y, []) == pytest.approx(spearmanr(x, y)[0], abs=1e-9)
-    xy, xz, yz = (np.corrcoef(rankdata(a), rankdata(b))[0, 1] for a, b in ((x, y), (x, z), (y, z)))
+    xy, xz, yz = (float(np.corrcoef(rankdata(a), rankdata(b))[0, 1]) for a, b in ((x, y), (x, z), (y, z)))
     expected = (xy - xz * yz) / np.sqrt((1 - xz**2) * (1 - yz**2))
     assert partial_rank(x, y, [z]) == pytest.approx(expected, abs=1e-8)
 
