@@ -22,7 +22,7 @@ from .mask import Mask
 from .probes import Probe, Reading
 from .rows import Block, Rows, SiteShape
 
-__all__ = ["blocked", "chance", "row_blocks", "show"]
+__all__ = ["Pass", "bind", "blocked", "chance", "row_blocks", "run_pass", "show"]
 
 BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
 """Bytes of one score block. On CPU a few of them stay in the last-level cache; a GPU wants more work per launch."""
@@ -36,9 +36,16 @@ def blocked(
     probes: Sequence[Probe],
 ) -> tuple[Float[Tensor, "batch head query d_value"], list[Reading]]:
     """Attention output and readings. Gradients reach query, key, value, bias, sinks and the tensors of edits."""
+    return run_pass(Pass, call, query, key, value, probes)
+
+
+def run_pass(
+    kind: type[Pass], call: Call, query: Tensor, key: Tensor, value: Tensor, probes: Sequence[Probe]
+) -> tuple[Tensor, list[Reading]]:
+    """One call by an engine's pass: output and readings, with a backward pass where gradients are wanted."""
     parameters = call.parameters()
     tensors = (query, key, value, *parameters.values())
-    work = _Work(call, tuple(parameters), probes)
+    work = kind(call, tuple(parameters), probes)
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         output = _Recomputed.apply(work, *tensors)
     else:
@@ -46,19 +53,20 @@ def blocked(
     return output, work.readings  # type: ignore[return-value]
 
 
-class _Work:
-    """What the forward and backward pass of one call share."""
+class Pass:
+    """What the forward and backward pass of one call share: this engine's; the fused one has a forward of its own."""
 
     def __init__(self, call: Call, names: tuple[tuple[int, str], ...], probes: Sequence[Probe]) -> None:
         self.call, self.names, self.probes = call, names, probes
         self.readings: list[Reading] = []
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """The output; readings are filled on the way."""
         call, dtype = self.call, compute_dtype(query)
-        bound = _bind(call.mask, query, key)
+        bound = bind(call.mask, query, key)
         with torch.no_grad(), _full_precision(query.device):
             key, value = key.to(dtype).contiguous(), value.to(dtype).contiguous()
-            self._start(bound, key.shape[1], value)
+            self.start(bound, key.shape[1], value)
             now = [r for r in self.readings if not r.is_late]
             keep_scores = any("scores" in r.probe.needs for r in now)
             scratch = Scratch(dtype, query.device)
@@ -71,7 +79,8 @@ class _Work:
                 out[:, :, start:stop] = output_of(call, rows, rows.value)
         return out
 
-    def _start(self, bound: BoundMask, n_kv_heads: int, value: Tensor) -> None:
+    def start(self, bound: BoundMask, n_kv_heads: int, value: Tensor) -> None:
+        """Begin every reading."""
         sizes = (bound.batch, bound.n_heads, n_kv_heads, bound.n_queries, bound.n_keys)
         shape = SiteShape(*sizes, bound.device, bound, self.call.site)
         with_value = replace(shape, value=value)
@@ -84,7 +93,7 @@ class _Work:
         key, value = key.to(dtype).contiguous(), value.to(dtype).contiguous()
         leaves = [t.requires_grad_(want) for t, want in zip(parameters, wanted[3:], strict=True)]
         call = self.call.with_parameters(dict(zip(self.names, leaves, strict=True)))
-        bound = _bind(call.mask, query, key)
+        bound = bind(call.mask, query, key)
         late = [r for r in self.readings if r.is_late]
         for reading in late:
             reading.restart()
@@ -123,7 +132,7 @@ class _Recomputed(torch.autograd.Function):
     """The engine with a backward pass that recomputes each block, so that no pattern is kept."""
 
     @staticmethod
-    def forward(ctx: Any, work: _Work, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, work: Pass, *tensors: Tensor) -> Tensor:
         ctx.work = work
         ctx.save_for_backward(*tensors)
         return work.forward(*tensors[:3])
@@ -211,7 +220,8 @@ def chance(mask: Mask, shape: SiteShape, probes: Sequence[Probe]) -> list[Readin
     return readings
 
 
-def _bind(mask: Mask, query: Tensor, key: Tensor) -> BoundMask:
+def bind(mask: Mask, query: Tensor, key: Tensor) -> BoundMask:
+    """The mask at the sizes of a call."""
     return mask.bind(query.shape[0], query.shape[1], query.shape[2], key.shape[2], query.device)
 
 

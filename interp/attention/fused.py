@@ -22,7 +22,7 @@ from torch import Tensor
 
 from .bias import AlibiSlopes, forbids
 from .block import Call, compute_dtype
-from .blocked import _bind, _Recomputed, _Work, row_blocks
+from .blocked import Pass, bind, row_blocks, run_pass
 from .bound import BoundMask
 from .edits import GateHeads, ReplaceZ, ScaleExponent
 from .probes import (
@@ -98,26 +98,20 @@ def fused(
     probes: Sequence[Probe],
 ) -> tuple[Float[Tensor, "batch head query d_value"], list[Reading]]:
     """Attention output and readings, as :func:`interp.attention.blocked.blocked` gives them."""
-    parameters = call.parameters()
-    tensors = (query, key, value, *parameters.values())
-    work = _FusedWork(call, tuple(parameters), probes)
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        output = _Recomputed.apply(work, *tensors)
-    else:
-        output = work.forward(query, key, value)
-    return output, work.readings  # type: ignore[return-value]
+    return run_pass(_FusedPass, call, query, key, value, probes)
 
 
-class _FusedWork(_Work):
+class _FusedPass(Pass):
     """The forward pass in the kernel; the backward pass is the row-block engine's."""
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """The output; readings are filled from the kernel's statistics."""
         from . import kernel
 
         call = self.call
-        bound = _bind(call.mask, query, key)
+        bound = bind(call.mask, query, key)
         with torch.no_grad():
-            self._start(bound, key.shape[1], value)
+            self.start(bound, key.shape[1], value)
             asked = _Asked.of(call, bound, query, [reading.probe for reading in self.readings])
             found = kernel.run(query, key, value, **asked.common, **asked.statistics)
             for start, stop in row_blocks(bound, None, torch.float32):
