@@ -30,6 +30,7 @@ def chapter(result: Result, run: RunFolder) -> Chapter:
     has_classifiers, has_heads = reading.has("classifiers"), reading.has("freedom_rows")
     return Chapter(
         title="Adversarial attention",
+        place=40,
         question=QUESTION,
         lead=classifiers.lead(reading) or heads.lead(reading),
         findings=(*classifiers.findings(reading), *heads.findings(reading)),
