@@ -78,7 +78,7 @@ def write(run_folder: Path | str) -> Path:
         part = _part(run, results[analysis], chapters[analysis], room)
         room -= sum(len(table.blob) for table in part.tables)
         parts.append(part)
-    write_file(run.page, render(run, sorted(parts, key=_place)))
+    write_file(run.page, render(run, parts))
     return run.page
 
 
@@ -115,12 +115,6 @@ def render(run: RunFolder, parts: list[Part]) -> str:
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
-
-
-def _place(part: Part) -> tuple[bool, bool, bool]:
-    """Sorts parts: what fills the first screen (a sentence, a map of the heads, a pattern on text) goes first."""
-    chapter = part.chapter
-    return chapter.lead is None, part.opening is None, chapter.text is None
 
 
 def rows_link(analysis: str, rows: Any) -> str:
