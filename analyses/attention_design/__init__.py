@@ -72,9 +72,10 @@ def run(model: HookedModel, config: Config, work: Workspace) -> Result:
     parts = []
     for topic in work.progress([each for each in SECTIONS if each in config.topics], "sections"):
         parts.append(work.step(topic, lambda topic=topic: claims.tables(SECTIONS[topic](config))))
-    parts.append(work.step("model", lambda: claims.tables(on_model.claims(model, config, work))))
+    of_model = work.step("model", lambda: on_model.tables(model, config, work))
+    heads_table = of_model.pop("heads")
+    parts.append(of_model)
     tables = {name: joined([part[name] for part in parts]) for name in parts[0]}
-    heads_table = work.step("heads-of-the-model", lambda: {"heads": on_model.heads_table(model, config, work)})["heads"]
     if len(heads_table):
         tables["heads"] = heads_table
     if not config.training:

@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from analyses.attention_design.claims import Claim, Curve, Number, Panel
+from analyses.attention_design.claims import tables as as_tables
 from analyses.attention_design.config import Config
 from interp import HookedModel
 from interp.attention import Trace, Traces
 from interp.attention.edits import ScaleExponent
 from interp.attention.probes import Entropy, MaxWeight, RowMean
 from interp.attention.rows import Rows
-from interp.data import SAMPLE, Sequences, Vocabulary, read_documents, repeated_tokens, windows
+from interp.data import SAMPLE, Sequences, Vocabulary, prefix_tokens, read_documents, repeated_tokens, windows
 from interp.errors import UserError
 from interp.models.recording import Run
 from interp.models.transformer.linear import performer_features, random_directions
@@ -47,15 +48,16 @@ class ScoreDeviation(RowMean):
         return (off.square().sum(-1) / (n - 1).clamp_min(1)).sqrt(), n >= 2
 
 
-def claims(model: HookedModel, config: Config, work: Workspace) -> list[Claim]:
-    """What can be asked of this model; what cannot is recorded as left out."""
+def tables(model: HookedModel, config: Config, work: Workspace) -> dict[str, pd.DataFrame]:
+    """The tables of what can be asked of this model, and its heads' scores; what cannot is recorded as left out."""
     text = _text(model, config, work)
-    found = []
+    found, heads = [], pd.DataFrame()
     if text is not None:
         run = _run(
             model, text, probes=[ScoreDeviation(first_position=16), MaxWeight(first_position=16), Entropy()], keep="qk"
         )
         measured = {name: run.values(i).mean(1) for i, name in enumerate(("deviation", "max", "entropy"))}
+        heads = heads_table(run)
         found = [deviations(model, measured), *features(run.traces, measured, config.seed, work)]
         try:
             model.require_loss()
@@ -71,7 +73,7 @@ def claims(model: HookedModel, config: Config, work: Workspace) -> list[Claim]:
                 found.append(scale(model, text, round(alphas.pop(), 4)))
             else:
                 work.skip("loss under other scale exponents", "its sites have different scales, or none on the core")
-    return [*found, *subspaces(model, work)]
+    return {**as_tables([*found, *subspaces(model, work)]), "heads": heads}
 
 
 def deviations(model: HookedModel, measured: dict[str, Tensor]) -> Claim:
@@ -303,12 +305,8 @@ def features(traces: Traces, measured: dict[str, Tensor], seed: int, work: Works
     ]
 
 
-def heads_table(model: HookedModel, config: Config, work: Workspace) -> pd.DataFrame:
-    """The long table of what was measured of single heads, with intervals over windows."""
-    text = _text(model, config, Workspace())
-    if text is None:
-        return pd.DataFrame()
-    run = _run(model, text, probes=[ScoreDeviation(first_position=16)])
+def heads_table(run: Run) -> pd.DataFrame:
+    """The long table of the first probe's readings, the scores' deviation, with intervals over windows."""
     rows = []
     for site, values in zip(run.sites, run.values(0), strict=True):
         found = mean_interval(values.numpy())
@@ -352,8 +350,7 @@ def _text(model: HookedModel, config: Config, work: Workspace) -> Sequences | No
         work.note(
             "The model came without a tokenizer: what is measured on it is measured on random tokens that repeat."
         )
-        bos = getattr(model.config, "bos_token_id", None)
-        prefix = [] if bos is None else [bos]
+        prefix = prefix_tokens(None, model.config)
         vocabulary = Vocabulary.of_size(model.d_vocab, set(prefix))
         period = (length - len(prefix)) // 2
         return repeated_tokens(

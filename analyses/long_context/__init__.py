@@ -15,10 +15,11 @@ import numpy as np
 
 from analyses.long_context import tables
 from analyses.long_context.config import Config
-from analyses.long_context.needles import Hidden, hide, make_needles, prefix_of, read_haystack
+from analyses.long_context.needles import Hidden, hide, make_needles, read_haystack
 from analyses.long_context.retrieval import STATISTICS, Found, measure
 from analyses.long_context.schemas import SCHEMAS
 from interp import HookedModel
+from interp.data import prefix_tokens
 from interp.errors import UserError
 from interp.results import Result, Workspace
 
@@ -44,10 +45,11 @@ def run(model: HookedModel, config: Config, work: Workspace) -> Result:
     depths = np.linspace(0, 1, config.n_depths) if config.n_depths > 1 else np.array([0.5])
     places = [(length, float(depth)) for length in lengths for depth in depths]
     needles = make_needles(model, config.n_needles * len(places), config.seed, config.needle)
+    prefix = prefix_tokens(model.tokenizer, model.config)
     measured = []
     for i, (length, depth) in enumerate(work.progress(places, "lengths and depths")):
         some = needles[i * config.n_needles : (i + 1) * config.n_needles]
-        hidden = hide(some, haystack, prefix_of(model), length, depth, apart=model.tokenizer is None)
+        hidden = hide(some, haystack, prefix, length, depth, apart=model.tokenizer is None)
         measured.append((hidden, _in_batches(model, hidden, config)))
     if not config.is_full and config.lengths is None and (model.n_ctx is None or lengths[-1] < model.n_ctx):
         end = "as long as wanted" if model.n_ctx is None else f"to {model.n_ctx:,} tokens, the end of the context"

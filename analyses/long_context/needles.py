@@ -18,7 +18,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor
 
 from interp import HookedModel
-from interp.data import SAMPLE, prefix_tokens, read_documents
+from interp.data import SAMPLE, read_documents
 from interp.errors import UserError
 from interp.results import Workspace
 
@@ -155,14 +155,6 @@ def read_haystack(model: HookedModel, source: str | None, least: int, seed: int,
     if len(tokens) < least:
         work.note(f"The text has {len(tokens):,} tokens; in longer inputs it comes again.")
     return tokens
-
-
-def prefix_of(model: HookedModel) -> list[int]:
-    """What inputs begin with: the tokenizer's own beginning, or the config's beginning-of-sequence token."""
-    if model.tokenizer is not None:
-        return prefix_tokens(model.tokenizer)
-    bos = getattr(model.config, "bos_token_id", None)
-    return [] if bos is None else [bos]
 
 
 def _encoded(model: HookedModel, number: int, sentence: str, question: str, answer: str) -> Needle:

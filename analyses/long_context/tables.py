@@ -27,7 +27,7 @@ def heads_of(model: HookedModel) -> pd.DataFrame:
 
 def heads(model: HookedModel, measured: Measured) -> pd.DataFrame:
     """Retrieval over all inputs, and the statistics of attention at the shortest and longest length, per head."""
-    chance = float(np.mean([len(h.answers[0]) / h.length / len(h.answers[0]) for h, _ in measured]))
+    chance = float(np.mean([1 / h.length for h, _ in measured]))
     parts = [
         _long(model, "retrieval", "needle", _flat([f.score for _, f in measured]), _units(measured), chance, SHARE),
         _long(
