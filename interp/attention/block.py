@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from . import products
 from .bias import FORBIDDEN
 from .bound import BoundMask
 from .edits import Edit, KnockOut
@@ -51,18 +54,35 @@ class Call:
 
 
 class Scratch:
-    """Memory reused from block to block: on CPU, fresh pages cost more than the arithmetic done on them."""
+    """Memory reused from block to block and, on CPU, from call to call: there, fresh pages cost more than the
+    arithmetic done on them."""
+
+    _kept = threading.local()
 
     def __init__(self, dtype: torch.dtype, device: torch.device) -> None:
         self.dtype, self.device = dtype, device
         self._flat: dict[str, Tensor] = {}
+
+    @classmethod
+    @contextmanager
+    def taken(cls, dtype: torch.dtype, device: torch.device, most: int) -> Iterator[Scratch]:
+        """Scratch memory for one call. A thread keeps one between calls, unless a block took more than ``most`` bytes;
+        a call within a call (by an edit, say) finds it taken and gets its own."""
+        kept: Scratch | None = cls._kept.__dict__.pop("scratch", None)
+        mine = kept if kept is not None and (kept.dtype, kept.device) == (dtype, device) else cls(dtype, device)
+        try:
+            yield mine
+        finally:
+            if device.type == "cpu" and all(flat.nbytes <= most for flat in mine._flat.values()):
+                cls._kept.scratch = mine
 
     def __call__(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Room of a shape under a name; what was there before is overwritten."""
         size = int(torch.Size(shape).numel())
         flat = self._flat.get(name)
         if flat is None or flat.numel() < size:
-            flat = self._flat[name] = torch.empty(size, dtype=self.dtype, device=self.device)
+            with torch.inference_mode(False):  # a tensor made in inference mode could not be used outside of it
+                flat = self._flat[name] = torch.empty(size, dtype=self.dtype, device=self.device)
         return flat[:size].view(shape)
 
 
@@ -132,8 +152,7 @@ def _raw_scores(call: Call, query: Tensor, key: Tensor, scratch: Scratch | None)
     grouped = (query.to(key.dtype) * scale).reshape(batch * n_kv_heads, n_heads // n_kv_heads * rows, d_head)
     flat = key.reshape(batch * n_kv_heads, n_keys, d_head).transpose(1, 2)
     room = None if scratch is None else scratch("scores", (*grouped.shape[:2], n_keys))
-    scores = torch.bmm(grouped, flat) if room is None else torch.bmm(grouped, flat, out=room)
-    return scores.view(batch, n_heads, rows, n_keys)
+    return products.batched(grouped, flat, room).view(batch, n_heads, rows, n_keys)
 
 
 def _adjusted_scores(call: Call, block: Block, scores: Tensor, in_place: bool) -> Tensor:
@@ -202,7 +221,7 @@ def output_of(call: Call, rows: Rows, value: Tensor) -> Tensor:
     n_kv_heads, d_value = value.shape[1], value.shape[3]
     flat = value.reshape(batch * n_kv_heads, n_keys, d_value)
     grouped = rows.pattern.reshape(batch * n_kv_heads, n_heads // n_kv_heads * n_rows, n_keys)
-    z = torch.bmm(grouped, flat).view(batch, n_heads, n_rows, d_value)
+    z = products.batched(grouped, flat).view(batch, n_heads, n_rows, d_value)
     for edit in call.stage("z"):
         z = edit.apply(z, rows)
     return z

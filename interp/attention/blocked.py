@@ -27,6 +27,11 @@ __all__ = ["Pass", "bind", "blocked", "chance", "row_blocks", "run_pass", "show"
 BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
 """Bytes of one score block. On CPU a few of them stay in the last-level cache; a GPU wants more work per launch."""
 
+TALL = 64
+TALL_BYTES = {"cpu": 64 << 20, "cuda": 256 << 20}
+"""Long rows leave few of them to a block, and products with few rows are slow: a block may grow until it has so many
+rows or bytes."""
+
 
 def blocked(
     call: Call,
@@ -64,12 +69,12 @@ class Pass:
         """The output; readings are filled on the way."""
         call, dtype = self.call, compute_dtype(query)
         bound = bind(call.mask, query, key)
-        with torch.no_grad(), _full_precision(query.device):
+        most = BLOCK_BYTES.get(query.device.type, 0)
+        with torch.no_grad(), _full_precision(query.device), Scratch.taken(dtype, query.device, most) as scratch:
             key, value = key.to(dtype).contiguous(), value.to(dtype).contiguous()
             self.start(bound, key.shape[1], value)
             now = [r for r in self.readings if not r.is_late]
             keep_scores = any("scores" in r.probe.needs for r in now)
-            scratch = Scratch(dtype, query.device)
             # [batch, query, head, d] in memory: what a model reshapes it to next
             out = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]).transpose(1, 2)
             for start, stop in row_blocks(bound, call.block_rows, dtype):
@@ -175,10 +180,10 @@ def _gradients(output: Tensor, inputs: Sequence[Tensor], grad_out: Tensor) -> li
 def row_blocks(bound: BoundMask, block_rows: int | None, dtype: torch.dtype) -> Iterator[tuple[int, int]]:
     """Blocks of query rows ``(start, stop)``, taller where fewer keys are in reach."""
     bytes_per_key = max(bound.batch * bound.n_heads, 1) * dtype.itemsize
-    room = BLOCK_BYTES.get(bound.device.type, BLOCK_BYTES["cuda"]) // bytes_per_key
+    room, most = (sizes.get(bound.device.type, sizes["cuda"]) // bytes_per_key for sizes in (BLOCK_BYTES, TALL_BYTES))
     start = 0
     while start < bound.n_queries:
-        height = block_rows or _height(bound, start, room)
+        height = block_rows or max(_height(bound, start, room), min(TALL, _height(bound, start, most)))
         stop = min(start + height, bound.n_queries)
         yield start, stop
         start = stop

@@ -26,6 +26,7 @@ class BoundMask:
         self.batch, self.n_heads, self.n_queries, self.n_keys = batch, n_heads, n_queries, n_keys
         self.device = device
         self.offset = mask.query_offset if mask.query_offset is not None else 0 if mask.cross else n_keys - n_queries
+        self._key_at: dict[int, Tensor] = {}
         self._check()
         self.allowed_tensor = _four_dimensions(mask.allowed) if isinstance(mask.allowed, Tensor) else None
 
@@ -123,6 +124,16 @@ class BoundMask:
         if self.mask.key_valid is None:
             return torch.arange(self.n_keys, device=self.device)[None]
         return self.mask.key_valid.long().cumsum(-1) - 1
+
+    def key_at(self, position: int) -> Int[Tensor, "#batch 1"]:
+        """Index of the valid key at a position of its sequence; −1 where there is none."""
+        if position not in self._key_at:
+            found = self.key_position == position
+            if self.mask.key_valid is not None:
+                found = found & self.mask.key_valid
+            index = torch.arange(self.n_keys, device=self.device)
+            self._key_at[position] = torch.where(found, index, -1).amax(1, keepdim=True)
+        return self._key_at[position]
 
     @cached_property
     def query_position(self) -> Int[Tensor, "#batch query"]:

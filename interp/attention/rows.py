@@ -184,7 +184,9 @@ class Rows(Block):
             return (self.pattern * apart).sum(-1)
         # Counted from the block's first query, so that near keys carry small numbers and keep digits
         before_block = (self.start + self.mask.offset - self.key_index).to(self.pattern.dtype)
-        return self.pattern @ before_block + (self.query_index - self.start) * self.total
+        softmax = not self.edited and self.sink_weight is None and self.valid is None  # its rows sum to 1
+        within_block = (self.query_index - self.start).to(self.pattern.dtype)
+        return self.pattern @ before_block + (within_block if softmax else within_block * self.total)
 
     def by_distance(self, n_bins: int, signed: bool) -> Float[Tensor, "batch head row bin"]:
         """Weight by distance in bins 0, 1, 2–3, 4–7, …, the last one open; with ``signed``, keys after the query follow

@@ -13,6 +13,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from interp.attention import products
 from interp.models.inputs import example_tokens, together
 from interp.models.replaying import computed_by
 
@@ -97,7 +98,9 @@ def _loss(x: Float[Tensor, "row d_model"], head: nn.Linear, target: Tensor) -> F
     total, hit = torch.zeros_like(largest), torch.zeros_like(largest)
     bias = [None] * -(-head.out_features // size) if head.bias is None else head.bias.split(size)
     for number, (weight, b) in enumerate(zip(head.weight.split(size), bias, strict=True)):
-        logits = nn.functional.linear(x, weight, b).to(dtype)
+        logits = products.with_transposed(x, weight).to(dtype)
+        if b is not None:
+            logits += b
         start = number * size
         here = (target >= start) & (target < start + len(weight))
         hit = torch.where(here, logits.gather(1, (target - start).clamp(0, len(weight) - 1)[:, None])[:, 0], hit)

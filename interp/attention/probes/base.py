@@ -124,11 +124,15 @@ class Sums:
     count: Tensor | None = None
 
     def add(
-        self, values: Float[Tensor, "batch head row *axes"], eligible: Bool[Tensor, "#batch #head row *axes"]
+        self, values: Float[Tensor, "batch head row *axes"], eligible: Bool[Tensor, "#batch #head row *axes"] | None
     ) -> None:
-        """Add the eligible rows' values."""
-        total = torch.where(eligible, values, values.new_zeros(())).sum(2, dtype=torch.float64)
-        count = eligible.sum(2)
+        """Add the eligible rows' values; None: all are."""
+        if eligible is None:
+            total = values.sum(2, dtype=torch.float64)
+            count = torch.full([1] * total.ndim, values.shape[2], device=values.device)
+        else:
+            total = torch.where(eligible, values, values.new_zeros(())).sum(2, dtype=torch.float64)
+            count = eligible.sum(2)
         self.total = total if self.total is None else self.total + total
         self.count = count if self.count is None else self.count + count
 
@@ -161,7 +165,8 @@ class RowMean(Probe):
     def update(self, state: Sums, rows: Rows) -> None:
         """Add a block's rows."""
         values, eligible = self.measure(rows)
-        state.add(values, self.eligible(rows, values, eligible))
+        every = eligible is None and rows.valid is None and self.first_position <= 0
+        state.add(values, None if every else self.eligible(rows, values, eligible))
 
     def eligible(self, rows: Rows, values: Tensor, measured: Tensor | None) -> Bool[Tensor, "#batch #head row *axes"]:
         """Which of the rows that were measured take part: no padding, and none before ``first_position``."""

@@ -88,12 +88,7 @@ class PositionMass(RowMean):
         return (("position", list(self.positions)),)
 
     def measure(self, rows: Rows) -> tuple[Tensor, Tensor]:
-        found = rows.mask.key_position[:, None, :] == torch.tensor(list(self.positions), device=rows.mask.device).view(
-            1, -1, 1
-        )
-        if rows.mask.mask.key_valid is not None:
-            found = found & rows.mask.mask.key_valid[:, None, :]
-        keys = torch.where(found.any(-1), found.int().argmax(-1), -1)
+        keys = torch.cat([rows.mask.key_at(position) for position in self.positions], dim=1)
         return rows.at_keys(keys[:, None, None, :].expand(-1, 1, rows.stop - rows.start, -1))
 
 

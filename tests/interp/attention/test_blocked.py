@@ -375,6 +375,7 @@ def test_no_query_by_key_tensor_is_made(mask: Mask) -> None:
 
 def test_blocks_respect_their_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(blocked.BLOCK_BYTES, "cpu", 1 << 16)
+    monkeypatch.setitem(blocked.TALL_BYTES, "cpu", 1 << 16)
     bound = Mask(causal=True).bind(1, 2, N, N, torch.device("cpu"))
     blocks = list(blocked.row_blocks(bound, None, torch.float32))
     assert blocks[0][0] == 0
@@ -385,6 +386,15 @@ def test_blocks_respect_their_budget(monkeypatch: pytest.MonkeyPatch) -> None:
         height * stop * 2 * 4 <= (1 << 16) or height == 8 for height, (_, stop) in zip(heights, blocks, strict=True)
     )
     assert heights[0] > heights[-2]
+
+
+def test_blocks_of_long_rows_stay_tall(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(blocked.BLOCK_BYTES, "cpu", 1)
+    bound = Mask().bind(1, 2, N, N, torch.device("cpu"))
+    heights = {stop - start for start, stop in blocked.row_blocks(bound, None, torch.float32)}
+    assert heights <= {blocked.TALL, N % blocked.TALL}
+    monkeypatch.setitem(blocked.TALL_BYTES, "cpu", 32 * N * 2 * 4)
+    assert next(blocked.row_blocks(bound, None, torch.float32)) == (0, 32)
 
 
 def test_readings_do_not_hold_on_to_values() -> None:

@@ -1,0 +1,90 @@
+"""Matrix products on the processor, against float64, whichever library computes them."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from interp.attention import products
+
+SIZES = [
+    (3, 40, 64, 1000),
+    (2, 7, 5, 3),
+    (1, 257, 64, 129),
+    (2, 64, 1, 64_000),
+    (0, 4, 4, 4),
+    (2, 0, 8, 8),
+    (1, 128, 300, 128),
+]
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
+    """The shapes that went through oneDNN."""
+    if not products._HAS_ONEDNN:
+        pytest.skip("this build of PyTorch has no oneDNN")
+    shapes: list[tuple[int, ...]] = []
+    by_onednn = products._by_onednn
+
+    def watched(rows: Tensor, weight: Tensor) -> Tensor:
+        shapes.append((*rows.shape, len(weight)))
+        return by_onednn(rows, weight)
+
+    monkeypatch.setattr(products, "_by_onednn", watched)
+    return shapes
+
+
+@pytest.mark.parametrize("sizes", SIZES)
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("into", [False, True])
+def test_batched_equals_float64(sizes: tuple[int, int, int, int], transposed: bool, into: bool) -> None:
+    matrices, rows, inner, columns = sizes
+    left = random(matrices, rows, inner)
+    right = random(matrices, columns, inner).transpose(1, 2) if transposed else random(matrices, inner, columns)
+    out = torch.full((matrices, rows, columns), float("nan")) if into else None
+    found = products.batched(left, right, out)
+    assert out is None or found is out
+    want = left.double() @ right.double()
+    # a sum of `inner` products of numbers of size 1
+    torch.testing.assert_close(found.double(), want, rtol=0, atol=2e-6 * max(inner, 1))
+
+
+@pytest.mark.parametrize("strided", [False, True])
+def test_with_transposed_equals_float64(strided: bool) -> None:
+    rows, weight = random(300, 64), random(200, 64)
+    if strided:
+        rows, weight = random(300, 128)[:, ::2], random(64, 200).t()
+    found = products.with_transposed(rows, weight)
+    torch.testing.assert_close(found.double(), rows.double() @ weight.double().t(), rtol=0, atol=1e-4)
+
+
+def test_large_float32_products_go_through_onednn_and_others_do_not(seen: list[tuple[int, ...]]) -> None:
+    left, right = random(2, 200, 64), random(2, 64, 300)
+    products.batched(left, right)
+    assert seen == [(200, 64, 300)] * 2
+    seen.clear()
+    for a, b in ((left[:, :8, :8], right[:, :8]), (left.double(), right.double()), (left.bfloat16(), right.bfloat16())):
+        products.batched(a, b)
+    assert not seen
+
+
+def test_gradients_are_those_of_torch(seen: list[tuple[int, ...]]) -> None:
+    left, right = random(2, 200, 64).requires_grad_(), random(2, 64, 300)
+    products.batched(left, right).square().sum().backward()
+    assert not seen
+    assert left.grad is not None
+    want = 2 * (left.detach() @ right) @ right.transpose(1, 2)
+    torch.testing.assert_close(left.grad, want)
+    with torch.no_grad():
+        products.batched(left, right)
+    assert seen
+
+
+def test_results_repeat(seen: list[tuple[int, ...]]) -> None:
+    left, right = random(3, 200, 64), random(3, 64, 500)
+    first = products.batched(left, right)
+    assert all(torch.equal(products.batched(left, right), first) for _ in range(10))
+    assert seen
