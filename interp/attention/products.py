@@ -1,4 +1,4 @@
-"""Batches of matrix products on the processor.
+"""Matrix products on the processor.
 
 PyTorch gives float32 products to the BLAS that it was built with. Its usual builds carry MKL, which on processors of
 other makers than Intel leaves half of the vector width unused; oneDNN, which the same builds carry, does not. Both
@@ -7,14 +7,22 @@ multiply in float32 and differ in the order of their sums alone.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
-__all__ = ["batched", "with_transposed"]
+__all__ = ["batched", "linear", "linear_layers"]
 
 LARGE = 4_000_000
 """Operations of one matrix product from which oneDNN's call, 10 µs dearer, pays."""
+
+_PLAIN = (Tensor, nn.Parameter)  # quantised weights and other kinds of tensor have products of their own
+_linear = nn.functional.linear
 
 
 def batched(
@@ -36,25 +44,41 @@ def batched(
     return out
 
 
-def with_transposed(
-    rows: Float[Tensor, "row inner"], weight: Float[Tensor, "column inner"]
-) -> Float[Tensor, "row column"]:
-    """``rows @ weight.T`` in the same way."""
-    return _by_onednn(rows, weight) if _pays(rows, weight, len(rows) * weight.numel()) else rows @ weight.t()
+def linear(
+    input: Float[Tensor, "*row inner"],  # by this name models may call it
+    weight: Float[Tensor, "column inner"],
+    bias: Float[Tensor, " column"] | None = None,
+) -> Float[Tensor, "*row column"]:
+    """``torch.nn.functional.linear`` in the same way."""
+    if weight.ndim == 2 and _pays(input, weight, input.numel() * len(weight)):
+        return _by_onednn(input, weight, bias)
+    return _linear(input, weight, bias)
 
 
-def _by_onednn(rows: Tensor, weight: Tensor) -> Tensor:
-    return torch.ops.mkldnn._linear_pointwise(rows, weight, None, "none", [], "")
+@contextmanager
+def linear_layers() -> Iterator[None]:
+    """While this is in force, this thread's ``torch.nn.functional.linear``, and so ``nn.Linear``, goes the same way."""
+    with _LinearLayers() if _HAS_ONEDNN else nullcontext():
+        yield
+
+
+class _LinearLayers(TorchFunctionMode):
+    """Stands before every function of PyTorch; only ``linear`` is answered here."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return (linear if func is _linear else func)(*args, **(kwargs or {}))
+
+
+def _by_onednn(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
 
 
 def _pays(left: Tensor, right: Tensor, products: int) -> bool:
-    if (
-        2 * products < LARGE
-        or not _HAS_ONEDNN
-        or (torch.is_grad_enabled() and (left.requires_grad or right.requires_grad))
-    ):
+    if 2 * products < LARGE or not _HAS_ONEDNN or torch.is_autocast_enabled("cpu"):
         return False
-    return all(factor.device.type == "cpu" and factor.dtype is torch.float32 for factor in (left, right))
+    if torch.is_grad_enabled() and (left.requires_grad or right.requires_grad):
+        return False
+    return all(type(f) in _PLAIN and f.device.type == "cpu" and f.dtype is torch.float32 for f in (left, right))
 
 
 def _has_onednn() -> bool:

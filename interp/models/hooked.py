@@ -11,6 +11,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from interp.attention import products
 from interp.attention.edits import Edit
 from interp.attention.probes import Probe
 from interp.errors import UserError
@@ -166,7 +167,7 @@ class HookedModel:
         recording = Recording(tuple(probes), chosen, keep, batch.query_valid)
         with (
             self.seam.recorded(recording), self.edit(*edits), self.hooks(hooks or {}), torch.set_grad_enabled(grad),
-            seeded(seed, self.device),
+            seeded(seed, self.device), self._products(grad),
         ):  # fmt: skip
             output = self.module(**batch.arguments)
         missed = [site for site in self.sites if chosen and site.name in chosen and site.name not in recording.masks]
@@ -174,6 +175,14 @@ class HookedModel:
             what = listed(missed) or "any site that was asked for"
             raise NeverReachedError(f"this forward pass did not come to {what}, so nothing was read there")
         return Run(output, tuple(site for site in self.sites if site.name in recording.masks), recording)
+
+    def _products(self, grad: bool) -> contextlib.AbstractContextManager[None]:
+        """The faster products of linear layers, where they are large enough to be worth the watching."""
+        return products.linear_layers() if self._has_large_layers and not grad else contextlib.nullcontext()
+
+    @cached_property
+    def _has_large_layers(self) -> bool:
+        return any(isinstance(m, nn.Linear) and m.weight.numel() >= 1 << 17 for m in self.module.modules())
 
     def token_loss(
         self,

@@ -98,9 +98,7 @@ def _loss(x: Float[Tensor, "row d_model"], head: nn.Linear, target: Tensor) -> F
     total, hit = torch.zeros_like(largest), torch.zeros_like(largest)
     bias = [None] * -(-head.out_features // size) if head.bias is None else head.bias.split(size)
     for number, (weight, b) in enumerate(zip(head.weight.split(size), bias, strict=True)):
-        logits = products.with_transposed(x, weight).to(dtype)
-        if b is not None:
-            logits += b
+        logits = products.linear(x, weight, b).to(dtype)
         start = number * size
         here = (target >= start) & (target < start + len(weight))
         hit = torch.where(here, logits.gather(1, (target - start).clamp(0, len(weight) - 1)[:, None])[:, 0], hit)

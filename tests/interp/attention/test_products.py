@@ -29,9 +29,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
     shapes: list[tuple[int, ...]] = []
     by_onednn = products._by_onednn
 
-    def watched(rows: Tensor, weight: Tensor) -> Tensor:
+    def watched(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         shapes.append((*rows.shape, len(weight)))
-        return by_onednn(rows, weight)
+        return by_onednn(rows, weight, bias)
 
     monkeypatch.setattr(products, "_by_onednn", watched)
     return shapes
@@ -53,12 +53,14 @@ def test_batched_equals_float64(sizes: tuple[int, int, int, int], transposed: bo
 
 
 @pytest.mark.parametrize("strided", [False, True])
-def test_with_transposed_equals_float64(strided: bool) -> None:
+@pytest.mark.parametrize("with_bias", [False, True])
+def test_linear_equals_float64(strided: bool, with_bias: bool) -> None:
     rows, weight = random(300, 64), random(200, 64)
     if strided:
         rows, weight = random(300, 128)[:, ::2], random(64, 200).t()
-    found = products.with_transposed(rows, weight)
-    torch.testing.assert_close(found.double(), rows.double() @ weight.double().t(), rtol=0, atol=1e-4)
+    bias = random(200) if with_bias else None
+    want = rows.double() @ weight.double().t() + (0 if bias is None else bias.double())
+    torch.testing.assert_close(products.linear(rows, weight, bias).double(), want, rtol=0, atol=1e-4)
 
 
 def test_large_float32_products_go_through_onednn_and_others_do_not(seen: list[tuple[int, ...]]) -> None:
@@ -88,3 +90,43 @@ def test_results_repeat(seen: list[tuple[int, ...]]) -> None:
     first = products.batched(left, right)
     assert all(torch.equal(products.batched(left, right), first) for _ in range(10))
     assert seen
+
+
+class Gram(torch.nn.Module):
+    """Calls linear as models may: as a layer, with keywords, without a bias, on one row and on a batch of sequences."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(64, 300)
+
+    def forward(self, x: Tensor) -> list[Tensor]:
+        weight, linear = self.layer.weight, torch.nn.functional.linear
+        return [
+            self.layer(x),
+            linear(input=x, weight=weight),
+            linear(x, weight, bias=self.layer.bias),
+            linear(x[0, 0], weight[0]),
+        ]
+
+
+@torch.no_grad()
+def test_linear_layers_of_a_module(seen: list[tuple[int, ...]]) -> None:
+    torch.manual_seed(0)
+    module, x = Gram(), random(4, 100, 64)
+    with products.linear_layers():
+        found = module(x)
+    assert seen == [(4, 100, 64, 300)] * 3
+    seen.clear()
+    want = module.double()(x.double())
+    assert not seen
+    for a, b in zip(found, want, strict=True):
+        torch.testing.assert_close(a.double(), b, rtol=0, atol=1e-4)
+
+
+def test_autocast_and_gradients_are_left_to_torch(seen: list[tuple[int, ...]]) -> None:
+    x, weight = random(200, 64), random(300, 64).requires_grad_()
+    with products.linear_layers():
+        assert torch.nn.functional.linear(x, weight).requires_grad
+        with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
+            assert torch.nn.functional.linear(x, weight).dtype is torch.bfloat16
+    assert not seen
