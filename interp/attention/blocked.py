@@ -67,29 +67,59 @@ class Pass:
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """The output; readings are filled on the way."""
-        call, dtype = self.call, compute_dtype(query)
-        bound = bind(call.mask, query, key)
-        most = BLOCK_BYTES.get(query.device.type, 0)
+        dtype, most = compute_dtype(query), BLOCK_BYTES.get(query.device.type, 0)
         with torch.no_grad(), _full_precision(query.device), Scratch.taken(dtype, query.device, most) as scratch:
             key, value = key.to(dtype).contiguous(), value.to(dtype).contiguous()
-            self.start(bound, key.shape[1], value)
-            now = [r for r in self.readings if not r.is_late]
-            keep_scores = any("scores" in r.probe.needs for r in now)
             # [batch, query, head, d] in memory: what a model reshapes it to next
             out = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]).transpose(1, 2)
-            for start, stop in row_blocks(bound, call.block_rows, dtype):
-                rows = compute_rows(call, bound, query[:, :, start:stop], key, start, stop, keep_scores, scratch)
-                rows.value = value[:, :, rows.low : rows.high]
-                show(rows, now)
-                out[:, :, start:stop] = output_of(call, rows, rows.value)
+            found = [
+                self._heads(call, query[:, heads], key[:, kv], value[:, kv], out[:, heads], scratch)
+                for call, heads, kv in self._parts(query, key)
+            ]
+            self.readings = (
+                found[0] if len(found) == 1 else [Reading.joined(parts) for parts in zip(*found, strict=True)]
+            )
         return out
 
-    def start(self, bound: BoundMask, n_kv_heads: int, value: Tensor) -> None:
+    def _heads(
+        self, call: Call, query: Tensor, key: Tensor, value: Tensor, out: Tensor, scratch: Scratch
+    ) -> list[Reading]:
+        """The output of some heads, written to ``out``, and what the probes read of them."""
+        bound = bind(call.mask, query, key)
+        readings = self.start(bound, key.shape[1], value)
+        now = [r for r in readings if not r.is_late]
+        keep_scores = any("scores" in r.probe.needs for r in now)
+        for start, stop in row_blocks(bound, call.block_rows, key.dtype):
+            rows = compute_rows(call, bound, query[:, :, start:stop], key, start, stop, keep_scores, scratch)
+            rows.value = value[:, :, rows.low : rows.high]
+            show(rows, now)
+            out[:, :, start:stop] = output_of(call, rows, rows.value)
+        return readings
+
+    def _parts(self, query: Tensor, key: Tensor) -> Iterator[tuple[Call, slice, slice]]:
+        """The heads and kv heads to compute together: all, or on CPU so many that tall blocks stay in the cache."""
+        call, n_kv = self.call, key.shape[1]
+        group = query.shape[1] // n_kv
+        row = query.shape[0] * group * key.shape[2] * key.element_size()  # bytes of the rows of one group of heads
+        at_once = max(1, BLOCK_BYTES["cpu"] // max(1, row * TALL))
+        whole = query.device.type != "cpu" or call.edits or call.block_rows is not None
+        if whole or at_once >= n_kv or not all(p.by_head and "grad_pattern" not in p.needs for p in self.probes):
+            at_once = n_kv
+        for first in range(0, n_kv, at_once):
+            last = min(first + at_once, n_kv)
+            heads = slice(first * group, last * group)
+            mask = call.mask if at_once == n_kv else call.mask.of_heads(heads)
+            if mask is None:
+                yield call, slice(None), slice(None)
+                return
+            yield replace(call, mask=mask), heads, slice(first, last)
+
+    def start(self, bound: BoundMask, n_kv_heads: int, value: Tensor) -> list[Reading]:
         """Begin every reading."""
         sizes = (bound.batch, bound.n_heads, n_kv_heads, bound.n_queries, bound.n_keys)
         shape = SiteShape(*sizes, bound.device, bound, self.call.site)
         with_value = replace(shape, value=value)
-        self.readings = [Reading(p, with_value if "value" in p.needs else shape) for p in self.probes]
+        return [Reading(p, with_value if "value" in p.needs else shape) for p in self.probes]
 
     def backward(self, grad_out: Tensor, tensors: Sequence[Tensor], wanted: Sequence[bool]) -> list[Tensor | None]:
         """Gradients of query, key, value and the parameters, a block at a time; None where none is wanted."""

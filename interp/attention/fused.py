@@ -111,7 +111,7 @@ class _FusedPass(Pass):
         call = self.call
         bound = bind(call.mask, query, key)
         with torch.no_grad():
-            self.start(bound, key.shape[1], value)
+            self.readings = self.start(bound, key.shape[1], value)
             asked = _Asked.of(call, bound, query, [reading.probe for reading in self.readings])
             found = kernel.run(query, key, value, **asked.common, **asked.statistics)
             for start, stop in row_blocks(bound, None, torch.float32):

@@ -93,6 +93,24 @@ class Mask:
             bias = replace(bias, table=values["table"])
         return replace(self, bias=bias, sinks=values.get("sinks", self.sinks))
 
+    def of_heads(self, heads: slice) -> Mask | None:
+        """The mask of some heads; None where a function, which is given numbers of heads, decides for each."""
+        if callable(self.allowed) or callable(self.bias):
+            return None
+
+        def cut(tensor: Tensor) -> Tensor:
+            return tensor[:, heads] if tensor.ndim == 4 and tensor.shape[1] > 1 else tensor
+
+        bias = self.bias
+        if isinstance(bias, AlibiSlopes):
+            bias = replace(bias, slopes=bias.slopes[heads])
+        elif isinstance(bias, RelativeBuckets):
+            bias = replace(bias, table=bias.table[:, heads])
+        elif bias is not None:
+            bias = cut(bias)
+        allowed = None if self.allowed is None else cut(self.allowed)
+        return replace(self, allowed=allowed, bias=bias, sinks=None if self.sinks is None else self.sinks[heads])
+
     def to(self, device: torch.device | str) -> Mask:
         """The same mask with its tensors on another device."""
 

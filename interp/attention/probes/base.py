@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
@@ -28,10 +29,12 @@ class Probe:
     Attributes:
         needs: what the engine must provide: any of ``"scores"``, ``"value"``, ``"weights"``, ``"grad_pattern"``.
         aligned: queries and keys must belong to one sequence (distances and offsets mean something).
+        by_head: each head is read for itself, so that an engine may show the heads a few at a time.
     """
 
     needs: ClassVar[frozenset[str]] = frozenset()
     aligned: ClassVar[bool] = False
+    by_head: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
@@ -76,6 +79,14 @@ class Reading:
         self._shape = shape if self.is_late else None
         self._state: Any = None if self.is_late else probe.start(shape)
         self._measured: Measured | None = None
+        self._parts: list[Reading] = []
+
+    @classmethod
+    def joined(cls, parts: list[Reading]) -> Reading:
+        """What readings of some heads each, in order, say of all."""
+        whole = copy.copy(parts[0])
+        whole._parts = parts
+        return whole
 
     def restart(self) -> None:
         """Begin anew: a backward pass may run more than once."""
@@ -95,8 +106,12 @@ class Reading:
                     f"{type(self.probe).__name__} reads gradients: its values exist only after backward() has run "
                     "through this attention call"
                 )
-            self._measured = self.probe.finish(self._state)
-            self._state = None
+            self._measured = (
+                _side_by_side([part.measured for part in self._parts])
+                if self._parts
+                else (self.probe.finish(self._state))
+            )
+            self._state, self._parts = None, []
         return self._measured
 
     @property
@@ -108,6 +123,12 @@ class Reading:
     def n(self) -> Tensor:
         """The rows behind each value, broadcastable to :attr:`values`."""
         return self.measured.n
+
+
+def _side_by_side(parts: list[Measured]) -> Measured:
+    """Statistics of some heads each as one of all."""
+    counts = [part.n.expand_as(part.values) for part in parts]  # which may be broadcast in different ways
+    return Measured(torch.cat([part.values for part in parts], 1), torch.cat(counts, 1))
 
 
 @dataclass
@@ -148,10 +169,13 @@ class Sums:
 class RowMean(Probe):
     """A statistic of single rows, averaged over the eligible rows of each sequence.
 
+    Where a statistic holds something of its own for each head, set ``by_head = False``.
+
     Args:
         first_position: rows whose query stands before this position of its sequence are not eligible.
     """
 
+    by_head: ClassVar[bool] = True
     first_position: int = field(default=0, kw_only=True)
 
     def measure(self, rows: Rows) -> tuple[Float[Tensor, "batch head row *axes"], Bool[Tensor, ...] | None]:

@@ -84,6 +84,7 @@ class MassReceived(Probe):
         until_position: rows whose query stands at this position of its sequence, or after it, do not count.
     """
 
+    by_head: ClassVar[bool] = True
     until_position: int | None = None
 
     def start(self, shape: SiteShape) -> tuple[Tensor, Tensor]:

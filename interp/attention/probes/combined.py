@@ -122,6 +122,11 @@ class WithoutKeys(RowMean):
         assert self.probe is not None
         return self.probe.aligned
 
+    @property
+    def by_head(self) -> bool:  # type: ignore[override]
+        assert self.probe is not None
+        return self.probe.by_head
+
     def axes(self) -> tuple[tuple[str, Sequence[object]], ...]:
         assert self.probe is not None
         return self.probe.axes()
@@ -159,6 +164,10 @@ class Together(RowMean):
     @property
     def aligned(self) -> bool:  # type: ignore[override]
         return any(part.aligned for part in self.parts)
+
+    @property
+    def by_head(self) -> bool:  # type: ignore[override]
+        return all(part.by_head for part in self.parts)
 
     def axes(self) -> tuple[tuple[str, Sequence[object]], ...]:
         labels: list[object] = []

@@ -4,6 +4,7 @@ import gc
 import weakref
 from collections.abc import Sequence
 from itertools import pairwise
+from unittest import mock
 
 import pytest
 import torch
@@ -35,6 +36,49 @@ def test_output_and_pattern(case: Case, block_rows: int | None) -> None:
     assert_close(pattern[valid], expected.pattern[valid], rtol=0, atol=tolerance)
     assert (pattern[~expected.permitted] == 0).all()
     assert (output[~expected.permitted.any(-1)] == 0).all()
+
+
+@settings(max_examples=200, deadline=None)
+@given(cases((torch.float32, torch.float64)))
+def test_heads_in_parts(case: Case) -> None:
+    """Long rows are computed a few heads at a time; here any rows are, one kv head after the other."""
+    every = [
+        *(probe for probe in probes.basic() if not (case.mask.cross and probe.aligned)), probes.RelativeEntropy(),
+        probes.MassReceived(), probes.SetMass(members=torch.ones(case.sizes[3], 1, dtype=torch.bool)),
+        probes.Together(parts=(probes.Entropy(), probes.MaxWeight(first_position=1))),
+    ]  # fmt: skip
+    whole, expected = attend(*case.arguments, probes=every, block_rows=3)
+    with mock.patch.dict(blocked.BLOCK_BYTES, {"cpu": 1}):
+        output, readings = attend(*case.arguments, probes=every)
+    tolerance = case.tolerance(case.reference.scores)
+    assert_close(output, whole, rtol=0, atol=tolerance * float(case.value.abs().max() + 1))
+    for found, other in zip(readings, expected, strict=True):
+        assert_close(found.values, other.values, rtol=0, atol=100 * tolerance, equal_nan=True)
+        assert (found.n == other.n).all()
+
+
+def test_what_needs_all_heads_sees_all_heads() -> None:
+    query, key, value = tensors(n_heads=6, n_kv_heads=3)
+    seen: list[int] = []
+
+    class Heads(probes.RowMean):
+        def measure(self, rows: blocked.Rows) -> tuple[Tensor, None]:
+            seen.append(rows.pattern.shape[1])
+            return rows.pattern.sum(-1), None
+
+    class Together(Heads):
+        by_head = False
+
+    never = Mask(allowed=lambda batch, head, query, key: key <= query + head)
+    gate = edits.GateHeads({5: 0.5})
+    with mock.patch.dict(blocked.BLOCK_BYTES, {"cpu": 1}):
+        for probe, mask, made, heads in (
+            (Heads(), Mask(), [], [2, 2, 2]), (Together(), Mask(), [], [6]), (Heads(), never, [], [6]),
+            (Heads(), Mask(), [gate], [6]),
+        ):  # fmt: skip
+            seen.clear()
+            attend(query, key, value, mask, probes=[probe], edits=made)
+            assert seen == heads
 
 
 @settings(max_examples=60, deadline=None)
