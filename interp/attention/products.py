@@ -70,6 +70,8 @@ class _LinearLayers(TorchFunctionMode):
 
 
 def _by_onednn(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    # With gaps in memory oneDNN falls back to a way that is a hundred times slower; transposed is as good as not
+    rows, weight = rows.contiguous(), weight if weight.t().is_contiguous() else weight.contiguous()
     return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
 
 
