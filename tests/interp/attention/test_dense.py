@@ -38,7 +38,8 @@ def test_readings_are_those_of_the_engine(causal: bool, seed: int, side: str, bl
     case = Case(*tensors(3, n_queries=11, n_keys=11, seed=seed), Mask(causal=causal, key_valid=key_valid))
     scores, pattern = as_a_model_has_it(case)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(blocked.BLOCK_BYTES, "cpu", block_bytes)
+        for limit in (blocked.BLOCK_BYTES, blocked.TALL_BYTES):
+            patch.setitem(limit, "cpu", block_bytes)
         asked = [
             *probes.basic(),
             probes.MassReceived(),
@@ -77,7 +78,8 @@ def test_edits_are_those_of_the_engine(made: list[Edit], causal: bool, block_byt
     case = Case(*tensors(n_queries=11, n_keys=11), Mask(causal=causal))
     scores, pattern = as_a_model_has_it(case)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setitem(blocked.BLOCK_BYTES, "cpu", block_bytes)
+        for limit in (blocked.BLOCK_BYTES, blocked.TALL_BYTES):
+            patch.setitem(limit, "cpu", block_bytes)
         changed, _ = read_pattern(scores, pattern, mask_seen(case, scores), (), made)
     output = changed.double() @ case.value.double().repeat_interleave(2, 1)
     assert_close(output, attend(*case.arguments, edits=made).double(), rtol=0, atol=1e-5)

@@ -201,6 +201,7 @@ def test_patterns_are_written_a_block_of_rows_at_a_time(family: str, monkeypatch
     from interp.attention import blocked
 
     monkeypatch.setitem(blocked.BLOCK_BYTES, "cpu", 1)
+    monkeypatch.setitem(blocked.TALL_BYTES, "cpu", 1)
     model, _ = pair(family)
     name = f"{model.sites[1].name}.hook_pattern"
     blocks: list[tuple[int, int, int, int]] = []

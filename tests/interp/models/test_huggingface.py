@@ -330,7 +330,8 @@ def test_nothing_holds_queries_times_keys(family: str, padding: bool, monkeypatc
     from interp.attention import blocked
 
     length = 512
-    monkeypatch.setitem(blocked.BLOCK_BYTES, "cpu", 64 << 10)
+    for limit in (blocked.BLOCK_BYTES, blocked.TALL_BYTES):
+        monkeypatch.setitem(limit, "cpu", 64 << 10)
     model = load(make(family, max_position_embeddings=length, n_positions=length) if family == "gpt2" else
                         make(family, max_position_embeddings=length))  # fmt: skip
     tokens = families.tokens(1, length)

@@ -42,7 +42,8 @@ def test_the_size_of_blocks_changes_nothing(family: str, block: int, monkeypatch
         edits.GateHeads({(1, 1): 0.5}),
     ]
     before = model.run(TOKENS, probes=probes.basic(), edits=chosen)
-    monkeypatch.setitem(blocked.BLOCK_BYTES, "cpu", block)
+    for limit in (blocked.BLOCK_BYTES, blocked.TALL_BYTES):
+        monkeypatch.setitem(limit, "cpu", block)
     after = model.run(TOKENS, probes=probes.basic(), edits=chosen)
     assert_close(after.logits, before.logits, rtol=1e-6, atol=1e-6)
     for number in range(5):
