@@ -151,7 +151,7 @@ def _draw(plate: Plate, analysis: str, folder: Path) -> Drawn:
     if len(vector) <= INLINE:
         markup = Markup(svg.inline(vector, identity, plate.title))
     else:
-        width = round(figure.get_figwidth() * 96)
+        width = round(figure.get_figwidth() * 96 * svg.SCALE)
         markup = Markup('<img alt="{}" width="{}" src="data:image/png;base64,{}">').format(
             plate.title, width, base64.b64encode(raster).decode()
         )

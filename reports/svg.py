@@ -5,6 +5,7 @@ from xml.etree import ElementTree
 
 SVG, XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
 _HREF = f"{{{XLINK}}}href"
+SCALE = 1.15  # figures are larger on the page than on paper: their smallest text has to be read there
 _URL = re.compile(r"url\(#([^)]+)\)")
 
 ElementTree.register_namespace("", SVG)
@@ -34,7 +35,7 @@ def inline(svg: bytes, name: str, label: str) -> str:
         identity = element.attrib.pop("id", None)
         if identity in used:
             element.set("id", f"{name}-{identity}")
-    width = float(root.attrib.pop("width").removesuffix("pt")) * 4 / 3
+    width = float(root.attrib.pop("width").removesuffix("pt")) * 4 / 3 * SCALE
     root.attrib.pop("height")
     root.set("width", f"{width:.0f}")
     root.set("role", "group" if root.find(f".//{{{SVG}}}a") is not None else "img")

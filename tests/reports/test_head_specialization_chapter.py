@@ -181,6 +181,26 @@ def test_everything_is_drawn(model: specialized.Model):
             assert height <= 12.5, plate.name
 
 
+def test_each_main_measure_is_one_map_with_the_other_text_inside_it():
+    result = specialized.result(specialized.SMALL)
+    heads = result.tables["heads"]
+    other = heads.loc[heads["data"] == "text"].assign(data="other_text", value=lambda rows: 0.5 * rows["value"])
+    made = chapter_of(with_tables(result, heads=pd.concat([heads, other], ignore_index=True)))
+    plate, alone = (
+        next(plate for plate in each.plates if plate.name == "measures") for each in (made, chapter_of(result))
+    )
+    with style.paper():
+        figure, without = plate.draw(), alone.draw()
+    maps = [ax for ax in figure.axes if (ax.get_gid() or "").startswith("head-map/")]
+    assert [ax.get_title() for ax in maps] == [
+        ax.get_title() for ax in without.axes if (ax.get_gid() or "").startswith("head-map/")
+    ]
+    assert {len(ax.images) for ax in maps if "/text/" in str(ax.get_gid())} == {2}
+    assert {len(ax.images) for ax in maps if "/weights/" in str(ax.get_gid())} == {1}
+    assert "other text" in plate.caption
+    assert "other text" not in alone.caption
+
+
 def test_a_model_of_several_stacks_has_a_panel_and_figures_for_each():
     made = chapter_of(specialized.result(replace(specialized.BOTH, n_layers=2, n_heads=4)))
     names = {plate.name for plate in made.plates}
