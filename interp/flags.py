@@ -17,6 +17,7 @@ from interp.errors import UsageError, UserError
 from interp.plugins import Analysis
 
 Flags = TypeVar("Flags")
+Switch = Annotated[bool, arg(help_behavior_hint="")]  # off without its flag, which its help need not say
 
 MODEL_HELP = (
     "a Hugging Face name, a folder, a .gguf file, a factory package.module:function, or a bundled name: tiny-2l, "
@@ -37,15 +38,15 @@ class Running:
     """Where the model runs: cpu, cuda, cuda:1, mps; auto spreads it over all GPUs. None: the CPU."""
     dtype: Annotated[str | None, arg(metavar="DTYPE")] = None
     """The weights' type: float32, bfloat16, float16 or float64. None: as they were saved."""
-    trust_remote_code: bool = False
+    trust_remote_code: Switch = False
     """Let a hub model run the Python code that comes with it."""
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """The run folder. None: runs/MODEL."""
-    resume: bool = False
+    resume: Switch = False
     """Go on with what the run folder holds: take over what has the same inputs, compute again what has not."""
-    force: bool = False
+    force: Switch = False
     """Compute everything again; also remove a run of another model from the run folder."""
-    debug: bool = False
+    debug: Switch = False
     """Show the traceback of an error."""
 
     def __post_init__(self) -> None:
@@ -64,8 +65,8 @@ class Report:
     analyses: Annotated[str | None, arg(metavar="NAME,NAME")] = None
     """Which, as names with commas between. None: all that are installed (`interp list`)."""
     budget: Literal["quick", "report", "full"] | None = None
-    """quick: seconds, without the parts that train models of their own. report: what fits into minutes. full:
-    everything; the page says what that adds. None: quick on tiny-2l, report on any other model."""
+    """quick: seconds, without the parts that train models of their own. report: what fits into minutes.
+    full: everything; the page says what that adds. None: quick on tiny-2l, report on any other model."""
     seed: Annotated[int | None, arg(metavar="NUMBER")] = None
     """The seed of every analysis. None: each one's own."""
     inputs: Annotated[str | None, arg(metavar="FILE", aliases=["--tokens"], help=INPUTS_HELP)] = None
@@ -99,9 +100,9 @@ class Prune:
     """Scores of one's own: a .parquet or .csv table with the columns site, head and --column; the lowest go first."""
     column: Annotated[str, arg(metavar="NAME")] = "importance"
     """The column of --scores that says what a head is worth."""
-    uniform: bool = False
+    uniform: Switch = False
     """Keep all layers and groups alike, so that the result is a checkpoint that transformers loads by itself."""
-    without_weights: bool = False
+    without_weights: Switch = False
     """Save which heads stay and no weights: they are cut out of the same model again when the folder is loaded."""
     recover: Annotated[int, arg(metavar="STEPS")] = 0
     """Steps of fine-tuning after the pruning."""
@@ -116,7 +117,7 @@ class Prune:
     """Tokens of a window."""
     batch_size: int = 8
     """Windows of one pass, and of one step of fine-tuning."""
-    times: bool = False
+    times: Switch = False
     """Measure time, pruned and masked against unpruned."""
     batch_sizes: tuple[int, ...] = (1, 8)
     """Sequences at once, where time is measured."""
@@ -130,13 +131,13 @@ class Prune:
     """Where the model runs: cpu, cuda, cuda:1, mps; auto spreads it over all GPUs. None: the CPU."""
     dtype: Annotated[str | None, arg(metavar="DTYPE")] = None
     """The weights' type: float32, bfloat16, float16 or float64. None: as they were saved."""
-    trust_remote_code: bool = False
+    trust_remote_code: Switch = False
     """Let a hub model run the Python code that comes with it."""
-    resume: bool = False
+    resume: Switch = False
     """Go on with an interrupted pruning into the same folder."""
-    force: bool = False
+    force: Switch = False
     """Forget an interrupted pruning into the same folder, and start again. A finished one is never overwritten."""
-    debug: bool = False
+    debug: Switch = False
     """Show the traceback of an error."""
 
     def __post_init__(self) -> None:
@@ -175,7 +176,7 @@ class Page:
     """Draw the page of a finished run again, from its saved tables alone."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN", help="the run folder")]
-    debug: bool = False
+    debug: Switch = False
     """Show the traceback of an error."""
 
 
@@ -187,11 +188,11 @@ class Compare:
     after: Annotated[Positional[Path], arg(metavar="RUN", help="the other, of a model with the same heads")]
     analyses: Annotated[str | None, arg(metavar="NAME,NAME")] = None
     """Which analyses, as names with commas between. None: all that both runs have finished."""
-    json: bool = False
+    json: Switch = False
     """Print everything as JSON instead of tables."""
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """Save the comparison there, with a page."""
-    debug: bool = False
+    debug: Switch = False
     """Show the traceback of an error."""
 
 
