@@ -55,7 +55,7 @@ from interp.summary import checks_table, counted, heads_told
 USAGE = """\
 usage: interp COMMAND ...
 
-  interp report [MODEL] [flags]       run the analyses on a model (tiny-2l) and draw one HTML page
+  interp report [MODEL] [flags]       run the analyses on a model (else tiny-2l); draw one HTML page
   interp run ANALYSIS MODEL [flags]   run one analysis; its settings are flags
   interp doctor MODEL [flags]         what goes wrong silently in its attention, check by check; for CI: --fail-on
   interp list                         the analyses that are installed
