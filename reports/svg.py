@@ -14,8 +14,8 @@ ElementTree.register_namespace("xlink", XLINK)
 def inline(svg: bytes, name: str, label: str, scale: float = 1.0) -> str:
     """An SVG element for a page: its ids start with ``name``, it has no style sheet of its own, and says what it is.
 
-    It is ``scale`` times as large as on paper. matplotlib numbers its groups from 1 in every figure, and its style sheet
-    would style the whole page.
+    It is ``scale`` times as large as on paper. matplotlib numbers its groups from 1 in every figure, and its style
+    sheet would style the whole page.
     """
     root = ElementTree.fromstring(svg)
     _drop(root, "metadata")
