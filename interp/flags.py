@@ -14,10 +14,10 @@ import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg
 
 from interp.errors import UsageError, UserError
+from interp.help import explain
 from interp.plugins import Analysis
 
 Flags = TypeVar("Flags")
-Switch = Annotated[bool, arg(help_behavior_hint="")]  # off without its flag, which its help need not say
 
 MODEL_HELP = (
     "a Hugging Face name, a folder, a .gguf file, a factory package.module:function, or a bundled name: tiny-2l, "
@@ -26,7 +26,8 @@ MODEL_HELP = (
 INPUTS_HELP = (
     "what a module of one's own is run on to find its attention: .npy with token ids [sequence, position], as long as "
     "it takes them, or with numbers (patches, time steps); .npz with every argument by name. Token ids are also the "
-    "text of analyses that read one, unless --text names another. None: random tokens, where it has an embedding."
+    "text of analyses that read one, unless --text names another. Default: random tokens, where it has an "
+    "embedding."
 )
 
 
@@ -38,15 +39,15 @@ class Running:
     """Where the model runs: cpu, cuda, cuda:1, mps; auto spreads it over all GPUs. None: the CPU."""
     dtype: Annotated[str | None, arg(metavar="DTYPE")] = None
     """The weights' type: float32, bfloat16, float16 or float64. None: as they were saved."""
-    trust_remote_code: Switch = False
+    trust_remote_code: bool = False
     """Let a hub model run the Python code that comes with it."""
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """The run folder. None: runs/MODEL."""
-    resume: Switch = False
+    resume: bool = False
     """Go on with what the run folder holds: take over what has the same inputs, compute again what has not."""
-    force: Switch = False
+    force: bool = False
     """Compute everything again; also remove a run of another model from the run folder."""
-    debug: Switch = False
+    debug: bool = False
     """Show the traceback of an error."""
 
     def __post_init__(self) -> None:
@@ -100,9 +101,9 @@ class Prune:
     """Scores of one's own: a .parquet or .csv table with the columns site, head and --column; the lowest go first."""
     column: Annotated[str, arg(metavar="NAME")] = "importance"
     """The column of --scores that says what a head is worth."""
-    uniform: Switch = False
+    uniform: bool = False
     """Keep all layers and groups alike, so that the result is a checkpoint that transformers loads by itself."""
-    without_weights: Switch = False
+    without_weights: bool = False
     """Save which heads stay and no weights: they are cut out of the same model again when the folder is loaded."""
     recover: Annotated[int, arg(metavar="STEPS")] = 0
     """Steps of fine-tuning after the pruning."""
@@ -117,7 +118,7 @@ class Prune:
     """Tokens of a window."""
     batch_size: int = 8
     """Windows of one pass, and of one step of fine-tuning."""
-    times: Switch = False
+    times: bool = False
     """Measure time, pruned and masked against unpruned."""
     batch_sizes: tuple[int, ...] = (1, 8)
     """Sequences at once, where time is measured."""
@@ -131,13 +132,13 @@ class Prune:
     """Where the model runs: cpu, cuda, cuda:1, mps; auto spreads it over all GPUs. None: the CPU."""
     dtype: Annotated[str | None, arg(metavar="DTYPE")] = None
     """The weights' type: float32, bfloat16, float16 or float64. None: as they were saved."""
-    trust_remote_code: Switch = False
+    trust_remote_code: bool = False
     """Let a hub model run the Python code that comes with it."""
-    resume: Switch = False
+    resume: bool = False
     """Go on with an interrupted pruning into the same folder."""
-    force: Switch = False
+    force: bool = False
     """Forget an interrupted pruning into the same folder, and start again. A finished one is never overwritten."""
-    debug: Switch = False
+    debug: bool = False
     """Show the traceback of an error."""
 
     def __post_init__(self) -> None:
@@ -176,7 +177,7 @@ class Page:
     """Draw the page of a finished run again, from its saved tables alone."""
 
     run: Annotated[Positional[Path], arg(metavar="RUN", help="the run folder")]
-    debug: Switch = False
+    debug: bool = False
     """Show the traceback of an error."""
 
 
@@ -188,11 +189,11 @@ class Compare:
     after: Annotated[Positional[Path], arg(metavar="RUN", help="the other, of a model with the same heads")]
     analyses: Annotated[str | None, arg(metavar="NAME,NAME")] = None
     """Which analyses, as names with commas between. None: all that both runs have finished."""
-    json: Switch = False
+    json: bool = False
     """Print everything as JSON instead of tables."""
     out: Annotated[Path | None, arg(metavar="FOLDER")] = None
     """Save the comparison there, with a page."""
-    debug: Switch = False
+    debug: bool = False
     """Show the traceback of an error."""
 
 
@@ -202,6 +203,7 @@ def parse(kind: type[Flags], argv: Sequence[str], *, prog: str, description: str
     Raises:
         UsageError: a dataclass refused a value.
     """
+    explain(kind)
     try:
         return tyro.cli(kind, args=list(argv), prog=prog, description=description, config=(FlagCreatePairsOff,))
     except ValueError as error:

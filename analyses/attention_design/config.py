@@ -19,7 +19,7 @@ class Config:
     """Which sections to measure."""
     seeds: int | None = None
     """Models trained for each setting, each from its own seed. None: 5; with the full budget 10."""
-    training: Annotated[bool, arg(help=_NO_TRAINING, help_behavior_hint="")] = True
+    training: Annotated[bool, arg(help=_NO_TRAINING)] = True
     """Whether to run the experiments that train small models."""
     text: str | None = None
     """A text for what is measured on the model: a .txt, .jsonl or .npy file, or hub:NAME. None: the sample text."""

@@ -46,6 +46,13 @@ def test_the_page_opens_with_how_many_heads_are_called_what(made: Chapter, resul
     assert f"Of the 270 attention heads of tiny-lantern, {n} are called something: {sinks} sink heads" in made.lead.text
 
 
+def test_where_all_heads_are_called_something_the_page_says_all():
+    result = specialized.result(specialized.SMALL)
+    made = chapter_of(with_tables(result, kinds=result.tables["kinds"].assign(called=True)))
+    assert made.lead is not None
+    assert made.lead.text.startswith("All of the 8 attention heads of tiny-lantern are called something: 8 ")
+
+
 def test_every_number_in_words_is_in_the_rows_that_its_sentence_links_to(made: Chapter, result: Result):
     """Whole numbers (counts) apart, a number that is said is one of a linked row."""
     for sentence in sentences(made):
