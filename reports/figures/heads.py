@@ -91,15 +91,17 @@ def inner_squares(table: pd.DataFrame, ax: Axes) -> Axes:
         ax: an Axes that `head_map` has drawn on.
     """
     cells = ax.images[0]
+    norm = cells.norm
+    assert isinstance(norm, Normalize)
     n_layers, n_heads = np.asarray(cells.get_array()).shape
     second = _grid(table, n_layers, n_heads)
-    if np.isfinite(second).any() and float(np.nanmax(second)) > float(cells.norm.vmax or 0):
-        cells.set_clim(vmax=float(np.nanmax(second)))
+    if np.isfinite(second).any():
+        norm.vmax = max(norm.vmax or 0.0, float(np.nanmax(second)))
     fine = np.full((_FINE * n_layers, _FINE * n_heads), np.nan)
     for down in range(1, _FINE - 1):
         for across in range(1, _FINE - 1):
             fine[down::_FINE, across::_FINE] = second
-    ax.imshow(np.ma.masked_invalid(fine), cmap=cells.cmap, norm=cells.norm, aspect="auto", interpolation="nearest",
+    ax.imshow(np.ma.masked_invalid(fine), cmap=cells.cmap, norm=norm, aspect="auto", interpolation="nearest",
               extent=(-0.5, n_heads - 0.5, n_layers - 0.5, -0.5), zorder=2)  # fmt: skip
     return ax
 

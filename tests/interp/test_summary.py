@@ -20,7 +20,8 @@ def test_names_of_scores_do_not_run_into_their_heads() -> None:
 
 def kinds(*rows: tuple[int, str, float, bool]) -> Result:
     table = pd.DataFrame(rows, columns=["head", "kind", "value", "called"])
-    threshold = table["kind"].map({"induction": 0.4, "sink": 0.3, "redundant": 0.05})
+    limits = {"induction": 0.4, "sink": 0.3, "redundant": 0.05}
+    threshold = [limits[kind] for kind in table["kind"]]
     return Result("toy", {"kinds": table.assign(site="blocks.0.attn", layer=0, threshold=threshold)}, {})
 
 
