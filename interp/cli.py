@@ -50,12 +50,12 @@ from interp.results.folder import check_usable
 from interp.results.provenance import versions
 from interp.results.storage import to_json, write_file
 from interp.running import Order, check_free, memory_advice, run_into
-from interp.summary import checks_table, counted, strongest_heads
+from interp.summary import checks_table, counted, heads_told
 
 USAGE = """\
 usage: interp COMMAND ...
 
-  interp report [MODEL] [flags]       run the analyses on a model (tiny-2l) and draw one HTML page
+  interp report [MODEL] [flags]       run the analyses on a model (else tiny-2l); draw one HTML page
   interp run ANALYSIS MODEL [flags]   run one analysis; its settings are flags
   interp doctor MODEL [flags]         what goes wrong silently in its attention, check by check; for CI: --fail-on
   interp list                         the analyses that are installed
@@ -182,7 +182,7 @@ def _run(analysis: Analysis, flags: Any, command: Sequence[str]) -> int:
         order = _order(analysis.name, config, flags, command)
         result, taken_over = run_into(folder, analysis, model, config, order)
         _say_left_out(result, taken_over)
-    for line in strongest_heads(result):
+    for line in heads_told(result):
         _say(line)
     _say(folder.path / analysis.name)
     _complain(f"interp page {folder.path} draws it", "")

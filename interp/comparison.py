@@ -191,14 +191,15 @@ def _common(before: RunFolder, after: RunFolder, wanted: Sequence[str] | None) -
     has = [set(run.analyses()) for run in (before, after)]
     for run, names in zip((before, after), has, strict=True):
         if absent := sorted(set(wanted or ()) - names):
-            raise UserError(f"{run.path} has no finished {absent[0]}; it has {', '.join(sorted(names)) or 'none'}")
+            other = f"; it has {', '.join(sorted(names))}" if names else ", nor any other analysis"
+            raise UserError(f"{run.path} has no finished {absent[0]}{other}")
     both = [name for name in before.analyses() if name in has[1]] if wanted is None else list(wanted)
     both = [name for name in both if _heads(before.load(name))]
     if not both:
-        finished = [", ".join(sorted(names)) or "none" for names in has]
+        finished = [", ".join(sorted(names)) or "no analysis" for names in has]
         raise UserError(
-            f"no analysis that scores heads is finished in both runs: {before.path} has {finished[0]}, {after.path} "
-            f"has {finished[1]}; `interp run ANALYSIS MODEL --out RUN` adds one"
+            f"no analysis that scores heads is finished in both runs: {before.path} has finished {finished[0]}, "
+            f"{after.path} {finished[1]}; `interp run ANALYSIS MODEL --out RUN` adds one"
         )
     return both
 
@@ -207,7 +208,7 @@ def _remarks(analysis: str, old: Result, new: Result) -> Iterator[str]:
     """Settings that differ, tokens that are the same, scores that only one run has."""
     settings = [dict(result.provenance.get("config") or {}) for result in (old, new)]
     differ = [
-        f"{name} {_said(settings[0].get(name))} and {_said(settings[1].get(name))}"
+        f"{name.replace('_', ' ')} {_said(settings[0].get(name))} before, {_said(settings[1].get(name))} after"
         for name in dict.fromkeys([*settings[0], *settings[1]]) if settings[0].get(name) != settings[1].get(name)
     ]  # fmt: skip
     if differ:
@@ -294,4 +295,11 @@ def _head_name(head: tuple[str, int, int]) -> str:
 
 
 def _said(value: Any) -> str:
-    return "none" if value is None else str(value)
+    """The value of a setting in words; a list as its flag takes it."""
+    if value is None:
+        return "not given"
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value)) or "given without a value"
+    return str(value)

@@ -14,6 +14,7 @@ import tyro
 from tyro.conf import FlagCreatePairsOff, OmitArgPrefixes, Positional, arg
 
 from interp.errors import UsageError, UserError
+from interp.help import explain
 from interp.plugins import Analysis
 
 Flags = TypeVar("Flags")
@@ -25,7 +26,8 @@ MODEL_HELP = (
 INPUTS_HELP = (
     "what a module of one's own is run on to find its attention: .npy with token ids [sequence, position], as long as "
     "it takes them, or with numbers (patches, time steps); .npz with every argument by name. Token ids are also the "
-    "text of analyses that read one, unless --text names another. None: random tokens, where it has an embedding."
+    "text of analyses that read one, unless --text names another. Default: random tokens, where it has an "
+    "embedding."
 )
 
 
@@ -64,8 +66,8 @@ class Report:
     analyses: Annotated[str | None, arg(metavar="NAME,NAME")] = None
     """Which, as names with commas between. None: all that are installed (`interp list`)."""
     budget: Literal["quick", "report", "full"] | None = None
-    """quick: seconds, without the parts that train models of their own. report: what fits into minutes. full:
-    everything; the page says what that adds. None: quick on tiny-2l, report on any other model."""
+    """quick: seconds, without the parts that train models of their own. report: what fits into minutes.
+    full: everything; the page says what that adds. None: quick on tiny-2l, report on any other model."""
     seed: Annotated[int | None, arg(metavar="NUMBER")] = None
     """The seed of every analysis. None: each one's own."""
     inputs: Annotated[str | None, arg(metavar="FILE", aliases=["--tokens"], help=INPUTS_HELP)] = None
@@ -201,6 +203,7 @@ def parse(kind: type[Flags], argv: Sequence[str], *, prog: str, description: str
     Raises:
         UsageError: a dataclass refused a value.
     """
+    explain(kind)
     try:
         return tyro.cli(kind, args=list(argv), prog=prog, description=description, config=(FlagCreatePairsOff,))
     except ValueError as error:

@@ -135,7 +135,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     if near:
         return f"unknown {what} {name!r}; did you mean {' or '.join(near)}?"
     return (
-        f"unknown {what} {name!r}; installed are: {', '.join(known) or 'none (install the package: pip install -e .)'}"
+        f"unknown {what} {name!r}; there are: {', '.join(known) or 'none (install the package: pip install -e .)'}"
     )
 
 

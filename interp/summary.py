@@ -1,4 +1,4 @@
-"""What a terminal is told of a result: its strongest heads, its checks."""
+"""What a terminal is told of a result: what its heads are called, its strongest heads, its checks."""
 
 from collections.abc import Hashable, Mapping
 from typing import Any
@@ -14,8 +14,46 @@ _COLOURS = {"fail": "bold red", "warn": "yellow", "ok": "green", "not applicable
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
 
-def strongest_heads(result: Result, count: int = 3) -> list[str]:
-    """One line a metric: its ``count`` highest heads with their intervals; none without a table ``heads``."""
+def heads_told(result: Result) -> list[str]:
+    """What heads are called, a line a kind; where an analysis calls heads nothing, its highest scores."""
+    return called_heads(result) or strongest_heads(result)
+
+
+def called_heads(result: Result, count: int = 5) -> list[str]:
+    """One line a kind: how many heads are called so, and the ``count`` of them that are farthest beyond the threshold.
+
+    A last line names the kinds that no head is called. None without a table ``kinds``.
+    """
+    kinds = result.tables.get("kinds")
+    if kinds is None or kinds.empty:
+        return []
+    head = ["site", "layer", "head"]
+    called = kinds.loc[kinds["called"].astype(bool)]
+    n_heads, n_called = len(kinds.drop_duplicates(head)), len(called.drop_duplicates(head))
+    beyond = (called["value"] - called["threshold"]).abs()
+    called = called.loc[beyond.sort_values(ascending=False, kind="stable").index].drop_duplicates([*head, "kind"])
+    lines, names = [], {kind: str(kind).replace("_", " ") for kind in kinds["kind"].unique()}
+    width = max(map(len, names.values()))
+    for kind, name in names.items():
+        rows = called.loc[called["kind"] == kind]
+        if len(rows):
+            best = ", ".join(f"{_named(row)} {row['value']:.2f}" for row in rows.head(count).to_dict("records"))
+            more = f" and {len(rows) - count} more" if len(rows) > count else ""
+            lines.append(f"  {name:{width}}  {len(rows):>4}  {best}{more}")
+    none = [name for kind, name in names.items() if kind not in set(called["kind"])]
+    are = "heads are called something:" if n_called else "heads are called anything"
+    return [
+        f"{n_called or 'none'} of {n_heads} {are}",
+        *lines,
+        *([f"  no head: {', '.join(none)}"] if none else []),
+    ]
+
+
+def strongest_heads(result: Result, count: int = 3, most: int = 12) -> list[str]:
+    """One line a metric: its ``count`` highest heads with their intervals; none without a table ``heads``.
+
+    Beyond ``most`` metrics, a last line says how many there are more.
+    """
     if "heads" not in result.tables:
         return []
     heads = result.tables["heads"].dropna(subset="value")
@@ -23,15 +61,19 @@ def strongest_heads(result: Result, count: int = 3) -> list[str]:
     for (metric, data), scores in heads.groupby(["metric", "data"], sort=False):  # pyright: ignore[reportGeneralTypeIssues]
         best = scores.nlargest(count, "value").to_dict("records")
         told.append((f"{metric} ({data})", "   ".join(map(_told, best))))
-    width = max((len(score) for score, _ in told), default=0)
-    return [f"{score:{width}}  {best}" for score, best in told]
+    width = max((len(score) for score, _ in told[:most]), default=0)
+    rest = [f"and {len(told) - most} further scores in the table heads"] if len(told) > most else []
+    return [f"{score:{width}}  {best}" for score, best in told[:most]] + rest
 
 
 def _told(row: Mapping[Hashable, Any]) -> str:
-    name = f"L{row['layer']}H{row['head']}"
-    where = "" if row["site"] == f"blocks.{row['layer']}.attn" else f" of {row['site']}"
     interval = "" if row["ci_low"] != row["ci_low"] else f" [{row['ci_low']:.2f}, {row['ci_high']:.2f}]"
-    return f"{name}{where} {row['value']:.2f}{interval}"
+    return f"{_named(row)} {row['value']:.2f}{interval}"
+
+
+def _named(row: Mapping[Hashable, Any]) -> str:
+    where = "" if row["site"] == f"blocks.{row['layer']}.attn" else f" of {row['site']}"
+    return f"L{row['layer']}H{row['head']}{where}"
 
 
 def checks_table(checks: pd.DataFrame) -> Table:

@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 
 from reports.chapters import TableNote
-from reports.words import COLUMNS
+from reports.columns import COLUMNS
 
 ROOM = 6_500_000  # characters of base64 in one page; what does not fit stays in its Parquet file
 DIGITS = 6

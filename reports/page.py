@@ -24,6 +24,7 @@ from reports.prose import formula, prose
 
 TEMPLATES = Path(__file__).parent / "templates"
 SCRIPTS = ("tables.js", "views.js", "text.js", "card.js", "maps.js", "start.js")
+SCALE = 1.15  # figures are larger on the page than on paper, so that their smallest text is read with ease
 INLINE = 600_000  # bytes of SVG; larger figures are shown as PNG
 _CONTENT = {".svg": "image/svg+xml", ".png": "image/png"}
 
@@ -127,7 +128,8 @@ def _part(run: RunFolder, result: Result, chapter: Chapter, room: int) -> Part:
     analysis = result.analysis
     folder = run.figures(analysis)
     plates = [*([chapter.opening] if chapter.opening else []), *chapter.plates]
-    drawn = [_draw(plate, analysis, folder) for plate in plates]
+    scales = [1.0 if plate is chapter.opening else SCALE for plate in plates]  # an opening has to fit the first screen
+    drawn = [_draw(plate, analysis, folder, scale) for plate, scale in zip(plates, scales, strict=True)]
     kept = {name for one in drawn for name in one.files}
     for path in folder.iterdir():  # figures of an earlier drawing
         if path.suffix in _CONTENT and path.name not in kept:
@@ -140,7 +142,7 @@ def _part(run: RunFolder, result: Result, chapter: Chapter, room: int) -> Part:
     return Part(analysis, chapter, result, opening, beside, apart, tuple(tables))
 
 
-def _draw(plate: Plate, analysis: str, folder: Path) -> Drawn:
+def _draw(plate: Plate, analysis: str, folder: Path, scale: float) -> Drawn:
     with style.paper():
         figure = plate.draw()
         vector, raster = style.render(figure)
@@ -149,9 +151,9 @@ def _draw(plate: Plate, analysis: str, folder: Path) -> Drawn:
         write_file(folder / name, content)
     identity = words.slug(f"{analysis} {plate.name}")
     if len(vector) <= INLINE:
-        markup = Markup(svg.inline(vector, identity, plate.title))
+        markup = Markup(svg.inline(vector, identity, plate.title, scale))
     else:
-        width = round(figure.get_figwidth() * 96)
+        width = round(figure.get_figwidth() * 96 * scale)
         markup = Markup('<img alt="{}" width="{}" src="data:image/png;base64,{}">').format(
             plate.title, width, base64.b64encode(raster).decode()
         )

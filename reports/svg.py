@@ -11,10 +11,11 @@ ElementTree.register_namespace("", SVG)
 ElementTree.register_namespace("xlink", XLINK)
 
 
-def inline(svg: bytes, name: str, label: str) -> str:
+def inline(svg: bytes, name: str, label: str, scale: float = 1.0) -> str:
     """An SVG element for a page: its ids start with ``name``, it has no style sheet of its own, and says what it is.
 
-    matplotlib numbers its groups from 1 in every figure, and its style sheet would style the whole page.
+    It is ``scale`` times as large as on paper. matplotlib numbers its groups from 1 in every figure, and its style
+    sheet would style the whole page.
     """
     root = ElementTree.fromstring(svg)
     _drop(root, "metadata")
@@ -34,7 +35,7 @@ def inline(svg: bytes, name: str, label: str) -> str:
         identity = element.attrib.pop("id", None)
         if identity in used:
             element.set("id", f"{name}-{identity}")
-    width = float(root.attrib.pop("width").removesuffix("pt")) * 4 / 3
+    width = float(root.attrib.pop("width").removesuffix("pt")) * 4 / 3 * scale
     root.attrib.pop("height")
     root.set("width", f"{width:.0f}")
     root.set("role", "group" if root.find(f".//{{{SVG}}}a") is not None else "img")

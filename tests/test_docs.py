@@ -78,6 +78,23 @@ def test_the_tutorial_on_attentions_design() -> None:
     exec(compile("\n".join(blocks), "docs/attention-design.md", "exec"), {})
 
 
+ELSEWHERE = {"writing-an-analysis", "attention-design", "toy-models"}  # run above, or in a test of their own
+PAGES = [page.stem for page in sorted((ROOT / "docs").glob("*.md")) if examples(f"docs/{page.name}")]
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in ELSEWHERE])
+def test_the_blocks_of_a_page_run_one_after_the_other(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    """Pasted in their order into one session, in an empty folder; names that no block defines are an error."""
+    load, blocks = interp.load, examples(f"docs/{page}.md")
+    if any("smollm2" in block for block in blocks):
+        smollm2 = request.getfixturevalue("smollm2")
+        monkeypatch.setattr(interp, "load", lambda x, *rest: smollm2 if x == "smollm2-135m" else load(x, *rest))
+    monkeypatch.chdir(tmp_path)
+    exec(compile("\n".join(blocks), f"docs/{page}.md", "exec"), {})
+
+
 def test_the_example_of_long_inputs() -> None:
     (example,) = examples("docs/long-context.md")
     found: dict[str, Any] = {}

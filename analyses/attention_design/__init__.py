@@ -18,7 +18,7 @@ trained on tasks whose answer is known. Some are asked of the model. docs/attent
 # positions.py       order, distance, lengths beyond the trained one
 # depth.py           norms and residuals
 # cost.py            memory, caches, windows, experts
-# on_model.py        the model's own scores, scale, subspaces
+# on_model.py        the model's own scores and scale; features_on_heads.py, subspaces.py: its heads
 
 from collections.abc import Callable
 

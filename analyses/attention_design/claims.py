@@ -8,7 +8,7 @@ with theory.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -26,6 +26,7 @@ __all__ = [
     "Relation",
     "at_most",
     "curve_over_seeds",
+    "dots_over_seeds",
     "exponent",
     "number",
     "over_seeds",
@@ -165,6 +166,13 @@ def over_seeds(quantity: str, values: ArrayLike, relation: Relation, expected: f
         n=int(found.n),
         **more,
     )
+
+
+def dots_over_seeds(title: str, axis: str, found: Mapping[str, ArrayLike], chance: float) -> Panel:
+    """A panel with a dot for each way, its mean over seeds with its 95 % interval, and a line at chance."""
+    means = {name: over_seeds("", values, "none", math.nan) for name, values in found.items()}
+    curves = tuple(Curve(name, [n.value], [i], [n.low], [n.high]) for i, (name, n) in enumerate(means.items()))
+    return Panel(title, axis, "", curves, kind="dots", reference=chance, reference_name="chance")
 
 
 def curve_over_seeds(name: str, x: ArrayLike, values: ArrayLike) -> Curve:

@@ -1,11 +1,14 @@
 """Settings, and what the budgets run."""
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from tyro.conf import arg
 
 TOPICS = (
     "formula", "scaling", "saturation", "floating-point", "kernels", "heads", "masks", "positions", "depth", "cost",
 )  # fmt: skip
+_NO_TRAINING = "Leave out the experiments that train small models; the rest takes seconds."  # of --no-training
 
 
 @dataclass(frozen=True)
@@ -16,8 +19,8 @@ class Config:
     """Which sections to measure."""
     seeds: int | None = None
     """Models trained for each setting, each from its own seed. None: 5; with the full budget 10."""
-    training: bool = True
-    """Whether to run the experiments that train small models; without them the rest takes seconds."""
+    training: Annotated[bool, arg(help=_NO_TRAINING)] = True
+    """Whether to run the experiments that train small models."""
     text: str | None = None
     """A text for what is measured on the model: a .txt, .jsonl or .npy file, or hub:NAME. None: the sample text."""
     tokens: int = 128

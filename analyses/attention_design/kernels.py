@@ -17,6 +17,7 @@ from analyses.attention_design.claims import (
     Panel,
     at_most,
     curve_over_seeds,
+    dots_over_seeds,
     exponent,
     number,
     over_seeds,
@@ -270,21 +271,7 @@ def retrieval(config: Config) -> Claim:
             over_seeds("accuracy, softmax", found["softmax"], "none", math.nan),
             over_seeds("accuracy, linear", found["linear (elu + 1)"], "none", math.nan),
         ),
-        (
-            Panel(
-                "Recall of one in 12",
-                "accuracy",
-                "",
-                tuple(
-                    Curve(name, [n.value], [i], [n.low], [n.high])
-                    for i, (name, a) in enumerate(found.items())
-                    for n in [over_seeds("", a, "none", math.nan)]
-                ),
-                kind="dots",
-                reference=0.25,
-                reference_name="chance",
-            ),
-        ),
+        (dots_over_seeds("Recall of one in 12", "accuracy", found, 0.25),),
         not_shown="Longer training, or wider heads, narrow the gap.",
     )
 

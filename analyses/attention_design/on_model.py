@@ -1,4 +1,4 @@
-"""The same questions asked of the model: its scores, its scale, its heads' subspaces, and features in their place."""
+"""The same questions asked of the model: its scores and its scale, and what other files ask of its heads."""
 
 from __future__ import annotations
 
@@ -8,27 +8,25 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pandas as pd
-import torch
 from torch import Tensor
 
 from analyses.attention_design.claims import Claim, Curve, Number, Panel
 from analyses.attention_design.claims import tables as as_tables
 from analyses.attention_design.config import Config
+from analyses.attention_design.features_on_heads import features
+from analyses.attention_design.subspaces import subspaces
 from interp import HookedModel
-from interp.attention import Trace, Traces
 from interp.attention.edits import ScaleExponent
 from interp.attention.probes import Entropy, MaxWeight, RowMean
 from interp.attention.rows import Rows
 from interp.data import SAMPLE, Sequences, Vocabulary, prefix_tokens, read_documents, repeated_tokens, windows
 from interp.errors import UserError
 from interp.models.recording import Run
-from interp.models.transformer.linear import performer_features, random_directions
 from interp.results import Workspace
 from interp.statistics import mean_interval, spearman_interval
 
 TOPIC = "model"
 SHIFTS = (-0.3, -0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2, 0.3)
-FEATURES, ROWS, DRAWS = 256, 32, 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,122 +187,6 @@ def scale(model: HookedModel, text: Sequences, alpha: float) -> Claim:
     )
 
 
-def subspaces(model: HookedModel, work: Workspace) -> list[Claim]:
-    """How far heads of a layer read and write different subspaces."""
-    try:
-        overlaps = {name: _overlaps(model, name) for name in ("W_Q", "W_V")}
-    except UserError as error:
-        work.skip("subspaces of heads", str(error))
-        return []
-    if not len(overlaps["W_Q"]):
-        work.skip("subspaces of heads", "no layer has two heads with weights of their own")
-        return []
-    site = model.sites[0]
-    chance = site.d_head / model.head_weights(site.name).W_Q.shape[1]
-    found = {name: mean_interval(values) for name, values in overlaps.items() if len(values)}
-    said = " and ".join(f"{float(f.value):.3f} ({name})" for name, f in found.items())
-    return [
-        Claim(
-            "subspaces",
-            TOPIC,
-            "Heads look at different subspaces.",
-            "The overlap of two heads' subspaces is the mean squared cosine of their principal angles: 1 for the "
-            "same subspace, "
-            f"d_head/d_model = {chance:.3f} for random ones.",
-            f"Between heads of one layer the overlap is {said} on average over layers, where random subspaces have "
-            f"{chance:.3f} and "
-            "equal ones 1.",
-            (
-                *(
-                    Number(
-                        f"overlap of {name} over that of random subspaces",
-                        float(f.value) / chance,
-                        float(f.low) / chance,
-                        float(f.high) / chance,
-                        n=int(f.n),
-                    )
-                    for name, f in found.items()
-                ),
-                Number(
-                    "largest overlap of a layer (mean over pairs)",
-                    max(float(np.max(v)) for v in overlaps.values() if len(v)),
-                    expected=0.9,
-                    relation="at most",
-                ),
-            ),
-            data=str(model.info.get("name", "the model")),
-        )
-    ]
-
-
-def features(traces: Traces, measured: dict[str, Tensor], seed: int, work: Workspace) -> list[Claim]:
-    """Performer's features on the model's own queries and keys: which heads are lost."""
-    directions: dict[int, Tensor] = {}
-    lost, sharp = [], []
-    for i, trace in enumerate(traces.values()):
-        if trace.mask.bias is not None or trace.softcap is not None or trace.mask.sinks is not None:
-            continue
-        d = trace.query.shape[-1]
-        if d not in directions:
-            directions[d] = random_directions(FEATURES, d, generator=torch.Generator().manual_seed(seed))
-        lost.append(_misplaced(trace, directions[d]))
-        sharp.append(measured["max"][i])
-    if not lost:
-        work.skip(
-            "random features on the model's heads",
-            "its scores have biases, softcaps or sinks, which features do not model",
-        )
-        return []
-    misplaced, largest = torch.cat(lost).numpy(), torch.cat(sharp).numpy()
-    kept = np.isfinite(misplaced) & np.isfinite(largest)
-    misplaced, largest = misplaced[kept], largest[kept]
-    relation = spearman_interval(largest, misplaced)
-    flat, peaked = misplaced[largest <= np.median(largest)], misplaced[largest > np.median(largest)]
-    return [
-        Claim(
-            "features-on-heads",
-            TOPIC,
-            "Linear attention approximates softmax attention.",
-            f"Its error grows with exp(‖q + k‖²/2): on trained queries and keys {FEATURES} random features meet "
-            "scores that are "
-            "far apart.",
-            f"With {FEATURES} orthogonal features, {np.median(misplaced):.0%} of a head's attention is misplaced in "
-            "the median "
-            f"(total variation), {np.median(flat):.0%} in the flatter half of the heads and {np.median(peaked):.0%} "
-            "in the "
-            f"sharper; rank correlation with the largest weight {float(relation.value):.2f}.",
-            (
-                Number(
-                    "misplaced attention, median head, said to be small",
-                    float(np.median(misplaced)),
-                    expected=0.1,
-                    relation="at most",
-                    source="said",
-                    n=len(misplaced),
-                ),
-                Number(
-                    "rank correlation of misplaced attention and largest weight",
-                    float(relation.value),
-                    float(relation.low),
-                    float(relation.high),
-                    n=len(misplaced),
-                ),
-            ),
-            (
-                Panel(
-                    f"Attention misplaced by {FEATURES} random features",
-                    "largest weight (mean over rows)",
-                    "misplaced (total variation)",
-                    (Curve("heads", np.sort(largest), misplaced[np.argsort(largest)]),),
-                    kind="points",
-                ),
-            ),
-            said="It is a drop-in replacement.",
-            not_shown="Models trained with linear attention, whose heads learn to live with it.",
-        )
-    ]
-
-
 def heads_table(run: Run) -> pd.DataFrame:
     """The long table of the first probe's readings, the scores' deviation, with intervals over windows."""
     rows = []
@@ -371,31 +253,3 @@ def _losses(model: HookedModel, text: Sequences, edits: list[ScaleExponent]) -> 
     """Mean loss of each window under some edits."""
     loss = model.token_loss(text.tokens, None if bool(text.valid.all()) else text.valid, edits=edits)
     return loss.double().nanmean(-1).numpy()
-
-
-def _overlaps(model: HookedModel, name: str) -> np.ndarray:
-    """Mean overlap of pairs of heads' subspaces, by layer with at least two."""
-    means = []
-    for site in model.sites:
-        weights = getattr(model.head_weights(site.name), name).detach().double()
-        if len(weights) < 2 or weights.shape[1] <= weights.shape[2]:
-            continue
-        bases = torch.linalg.qr(weights).Q  # [head, d_model, d_head]
-        pairs = torch.combinations(torch.arange(len(bases)))
-        cosines = torch.einsum("pmd,pme->pde", bases[pairs[:, 0]], bases[pairs[:, 1]])
-        means.append(float(cosines.square().sum((-1, -2)).mean() / weights.shape[2]))
-    return np.array(means)
-
-
-def _misplaced(trace: Trace, directions: Tensor) -> Tensor:
-    """Mean total variation, by head, between the last rows of a kept call and those of random features."""
-    n = trace.query.shape[2]
-    rows = trace.rows(max(0, n - ROWS), n)
-    group = trace.query.shape[1] // trace.key.shape[1]
-    factor = math.sqrt(abs(trace.scale))
-    query = trace.query[:, :, -ROWS:].double() * factor
-    key = trace.key[:, :, rows.low : rows.high].double().repeat_interleave(group, 1) * factor
-    kernel = performer_features(query, directions, below=True) @ performer_features(key, directions).mT
-    kernel = kernel.masked_fill(~rows.allowed.expand(kernel.shape), 0.0)
-    kernel = kernel / kernel.sum(-1, keepdim=True).clamp_min(1e-300)
-    return (kernel - rows.pattern.double()).abs().sum(-1).div(2).mean((0, 2))

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from analyses.attention_design.claims import (
     Claim,
-    Curve,
     Number,
     Panel,
     at_most,
     curve_over_seeds,
+    dots_over_seeds,
     over_seeds,
     small,
 )
@@ -161,21 +161,7 @@ def causal_order(config: Config) -> Claim:
                 source="said",
             ),
         ),
-        (
-            Panel(
-                "Telling one's position without positions",
-                "accuracy",
-                "",
-                tuple(
-                    Curve(name, [n.value], [i], [n.low], [n.high])
-                    for i, (name, a) in enumerate(found.items())
-                    for n in [over_seeds("", a, "none", math.nan)]
-                ),
-                kind="dots",
-                reference=1 / 15,
-                reference_name="chance",
-            ),
-        ),
+        (dots_over_seeds("Telling one's position without positions", "accuracy", found, 1 / 15),),
         said="Without positional encodings a transformer has no order at all.",
     )
 

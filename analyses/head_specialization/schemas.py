@@ -4,12 +4,10 @@
 came without a tokenizer and without token ids, ``repeated`` (random tokens of which some come again).
 """
 
-from typing import Any
-
-import pandas as pd
 import pandera.pandas as pa
 
 from interp.results import HEADS
+from interp.results.columns import HEAD, INDEX, INTERVAL, number, whole, word
 
 KINDS = (
     "positional", "previous_token", "current_token", "sink", "separator", "duplicate_token", "induction", "rare_word",
@@ -17,166 +15,139 @@ KINDS = (
 )  # fmt: skip
 DIRECTIONS = ("dependent→head", "head→dependent")
 
-_INTERVAL = pa.Check(
-    lambda table: ~(table["ci_low"] > table["ci_high"]), error="ci_low must not be above ci_high", name="interval"
-)
-
-
-def _whole(*checks: pa.Check) -> pa.Column:
-    return pa.Column(None, [pa.Check(pd.api.types.is_integer_dtype, error="must hold whole numbers"), *checks])
-
-
-def _number(low: float | None = None, high: float | None = None) -> pa.Column:
-    checks = [pa.Check(pd.api.types.is_numeric_dtype, error="must hold numbers")]
-    checks += [] if low is None else [pa.Check.ge(low)]
-    checks += [] if high is None else [pa.Check.le(high)]
-    return pa.Column(None, checks, nullable=True)
-
-
-def _word(*allowed: str) -> pa.Column:
-    checks = [pa.Check.isin(allowed)] if allowed else []
-    return pa.Column(None, [pa.Check(_holds_text, error="must hold text"), *checks])
-
-
-def _holds_text(column: Any) -> bool:
-    return len(column) == 0 or pd.api.types.is_string_dtype(column)
-
-
-_INDEX = _whole(pa.Check.ge(0))
-_SHARE = _number(-1e-6, 1 + 1e-6)
-_DIFFERENCE = {"difference": _number(-1.0, 1.0), "difference_low": _number(), "difference_high": _number()}
-_HEAD = {"site": _word(), "layer": _INDEX, "head": _INDEX}
+_SHARE = number(-1e-6, 1 + 1e-6)
+_DIFFERENCE = {"difference": number(-1.0, 1.0), "difference_low": number(), "difference_high": number()}
 
 SCHEMAS = {
-    "heads": HEADS.add_columns({"control": _number(), "half": _word("all", "reporting"), "note": _word()}),
+    "heads": HEADS.add_columns({"control": number(), "half": word("all", "reporting"), "note": word()}),
     "kinds": pa.DataFrameSchema(
         {
-            **_HEAD,
-            "kind": _word(*KINDS),
-            "metric": _word(),
-            "detail": _word(),
-            "value": _number(),
-            "simultaneous_low": _number(),
-            "threshold": _number(),
-            "chance": _number(),
-            "control": _number(),
-            "p_corrected": _number(0.0, 1.0),
+            **HEAD,
+            "kind": word(*KINDS),
+            "metric": word(),
+            "detail": word(),
+            "value": number(),
+            "simultaneous_low": number(),
+            "threshold": number(),
+            "chance": number(),
+            "control": number(),
+            "p_corrected": number(0.0, 1.0),
             "called": pa.Column(bool),
-            "reason": _word(),
+            "reason": word(),
         }
     ),
-    "distances": pa.DataFrameSchema({**_HEAD, "low": _whole(), "high": _whole(), "mass": _SHARE}),
+    "distances": pa.DataFrameSchema({**HEAD, "low": whole(), "high": whole(), "mass": _SHARE}),
     "offsets": pa.DataFrameSchema(
         {
-            **_HEAD,
-            "offset": _whole(pa.Check.ge(-8), pa.Check.le(8)),
+            **HEAD,
+            "offset": whole(pa.Check.ge(-8), pa.Check.le(8)),
             "share": _SHARE,
             "mass": _SHARE,
             "chance": _SHARE,
-            "n": _INDEX,
+            "n": INDEX,
         }
     ),
     "relations": pa.DataFrameSchema(
         {
-            **_HEAD,
-            "relation": _word(),
-            "direction": _word(*DIRECTIONS),
+            **HEAD,
+            "relation": word(),
+            "direction": word(*DIRECTIONS),
             "accuracy": _SHARE,
-            "ci_low": _number(),
-            "ci_high": _number(),
+            "ci_low": number(),
+            "ci_high": number(),
             "baseline": _SHARE,
-            "baseline_offset": _whole(),
+            "baseline_offset": whole(),
             **_DIFFERENCE,
-            "p_corrected": _number(0.0, 1.0),
-            "n": _INDEX,
+            "p_corrected": number(0.0, 1.0),
+            "n": INDEX,
             "possible": _SHARE,
             "best": pa.Column(bool),
             "called": pa.Column(bool),
         },
-        checks=[_INTERVAL],
+        checks=[INTERVAL],
     ),
     "coreference": pa.DataFrameSchema(
         {
-            **_HEAD,
+            **HEAD,
             "accuracy": _SHARE,
-            "ci_low": _number(),
-            "ci_high": _number(),
+            "ci_low": number(),
+            "ci_high": number(),
             "nearest": _SHARE,
             "head_match": _SHARE,
             **_DIFFERENCE,
-            "p_corrected": _number(0.0, 1.0),
-            "n": _INDEX,
+            "p_corrected": number(0.0, 1.0),
+            "n": INDEX,
             "called": pa.Column(bool),
         },
-        checks=[_INTERVAL],
+        checks=[INTERVAL],
     ),
     "composition": pa.DataFrameSchema(
         {
-            "source_site": _word(),
-            "source_layer": _INDEX,
-            "source_head": _INDEX,
-            "target_site": _word(),
-            "target_layer": _INDEX,
-            "target_head": _INDEX,
-            "path": _word("query", "key", "value"),
-            "distance": _number(0.0),
+            "source_site": word(),
+            "source_layer": INDEX,
+            "source_head": INDEX,
+            "target_site": word(),
+            "target_layer": INDEX,
+            "target_head": INDEX,
+            "path": word("query", "key", "value"),
+            "distance": number(0.0),
             "value": _SHARE,
             "expected": _SHARE,
-            "excess": _number(),
-            "note": _word(),
+            "excess": number(),
+            "note": word(),
         }
     ),
     "stability": pa.DataFrameSchema(
         {
-            "metric": _word(),
-            "between": _word("halves", "text kinds"),
-            "spearman": _number(-1.0, 1.0),
-            "ci_low": _number(),
-            "ci_high": _number(),
-            "n_heads": _INDEX,
+            "metric": word(),
+            "between": word("halves", "text kinds"),
+            "spearman": number(-1.0, 1.0),
+            "ci_low": number(),
+            "ci_high": number(),
+            "n_heads": INDEX,
         },
-        checks=[_INTERVAL],
+        checks=[INTERVAL],
     ),
     "divergences": pa.DataFrameSchema(
         {
-            **{f"{name}_{side}": column for side in "ab" for name, column in _HEAD.items()},
-            "jsd": _number(-1e-6, 0.6932),
-            "ci_low": _number(),
-            "ci_high": _number(),
-            "jsd_without_sink": _number(-1e-6, 0.6932),
-            "n": _INDEX,
+            **{f"{name}_{side}": column for side in "ab" for name, column in HEAD.items()},
+            "jsd": number(-1e-6, 0.6932),
+            "ci_low": number(),
+            "ci_high": number(),
+            "jsd_without_sink": number(-1e-6, 0.6932),
+            "n": INDEX,
         },
-        checks=[_INTERVAL],
+        checks=[INTERVAL],
     ),
     "groups": pa.DataFrameSchema(
         {
-            **_HEAD,
-            "stack": _word(),
-            "cluster": _INDEX,
+            **HEAD,
+            "stack": word(),
+            "cluster": INDEX,
             "medoid": pa.Column(bool),
-            "silhouette": _number(-1.0, 1.0),
+            "silhouette": number(-1.0, 1.0),
             "stability": _SHARE,
-            "x": _number(),
-            "y": _number(),
+            "x": number(),
+            "y": number(),
         }
     ),
     "clusterings": pa.DataFrameSchema(
         {
-            "stack": _word(),
-            "clusters": _whole(pa.Check.ge(2)),
-            "silhouette": _number(-1.0, 1.0),
-            "stability": _number(-1.0, 1.0),
-            "ci_low": _number(),
-            "ci_high": _number(),
-            "stress": _number(0.0),
+            "stack": word(),
+            "clusters": whole(pa.Check.ge(2)),
+            "silhouette": number(-1.0, 1.0),
+            "stability": number(-1.0, 1.0),
+            "ci_low": number(),
+            "ci_high": number(),
+            "stress": number(0.0),
             "chosen": pa.Column(bool),
         },
-        checks=[_INTERVAL],
+        checks=[INTERVAL],
     ),
     "patterns": pa.DataFrameSchema(
-        {**_HEAD, "data": _word(), "sequence": _INDEX, "query": _INDEX, "key": _INDEX, "weight": _number(0.0, 1.001)}
+        {**HEAD, "data": word(), "sequence": INDEX, "query": INDEX, "key": INDEX, "weight": number(0.0, 1.001)}
     ),
     "tokens": pa.DataFrameSchema(
-        {"data": _word(), "sequence": _INDEX, "position": _INDEX, "token": _INDEX, "text": _word()}
+        {"data": word(), "sequence": INDEX, "position": INDEX, "token": INDEX, "text": word()}
     ),
 }

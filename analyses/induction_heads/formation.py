@@ -24,6 +24,7 @@ from interp.results import Workspace
 from interp.statistics import mean_interval
 
 METRICS = ("prefix_matching", "previous_token")
+_NOT_READ = "not read: "  # how the note of a checkpoint begins that could not be loaded or measured
 _RUN = {"run": str, "is_control": bool, "step": int, "checkpoint": str}
 _ENDS = {"value": float, "ci_low": float, "ci_high": float}
 MODEL_COLUMNS = {**_RUN, "metric": str, "data": str, **_ENDS, "n": int, "note": str}
@@ -86,6 +87,9 @@ def tables(
 
     All checkpoints are measured on the same sequences, which are others than those of the table ``heads``. A checkpoint
     that cannot be loaded or measured is left out, with a row in ``formation`` that says why.
+
+    Raises:
+        UserError: of a training run, no checkpoint could be read.
     """
     parts: dict[str, list[pd.DataFrame]] = {"formation": [], "formation_heads": []}
     shown = _inputs(model, given, config) if followed else given
@@ -98,7 +102,21 @@ def tables(
         for name, table in made.items():
             parts[name].append(table)
     columns = {"formation": MODEL_COLUMNS, "formation_heads": HEAD_COLUMNS}
-    return {name: _joined(found, columns[name]) for name, found in parts.items()}
+    joined = {name: _joined(found, columns[name]) for name, found in parts.items()}
+    for training in followed:
+        _check_some_read(training, joined["formation"])
+    return joined
+
+
+def _check_some_read(training: Training, table: pd.DataFrame) -> None:
+    rows = table.loc[(table["run"] == training.name) & (table["is_control"] == training.is_control)]
+    unread = rows.loc[rows["note"].str.startswith(_NOT_READ)]
+    if len(unread) == len(rows):
+        first = unread.iloc[0]
+        raise UserError(
+            f"none of the {len(unread)} checkpoints of {training.name} can be read; the first, {first['checkpoint']}: "
+            f"{first['note'].removeprefix(_NOT_READ)}"
+        )
 
 
 def _at(training: Training, moment: Moment, given: Inputs, config: Config, work: Workspace) -> dict[str, pd.DataFrame]:
@@ -115,7 +133,7 @@ def _at(training: Training, moment: Moment, given: Inputs, config: Config, work:
         why = " ".join(str(reason).split())
         work.skip(f"checkpoint {moment.name} of {training.name}", why)
         missing = {"metric": "loss", "data": _data(given), **dict.fromkeys(_ENDS, np.nan), "n": 0}
-        made = {"formation": pd.DataFrame([{**missing, "note": f"not read: {why}"}]), "formation_heads": empty({})}
+        made = {"formation": pd.DataFrame([{**missing, "note": f"{_NOT_READ}{why}"}]), "formation_heads": empty({})}
     columns = {"formation": MODEL_COLUMNS, "formation_heads": HEAD_COLUMNS}
     return {name: table.assign(**known).reindex(columns=list(columns[name])) for name, table in made.items()}
 

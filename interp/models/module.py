@@ -21,9 +21,10 @@ from interp.errors import UserError
 from interp.models import projections
 from interp.models.examples import described
 from interp.models.hooked import HookedModel
-from interp.models.interception import AttentionCall, How, Interceptor, SoftmaxCall, patched_flex
+from interp.models.interception import AttentionCall, Interceptor, SoftmaxCall, patched_flex
 from interp.models.module_inputs import IN_A_FACTORY, ModuleInputs, moved
 from interp.models.owners import owner
+from interp.models.sightings import Sighting, chosen, mask_words, site_of
 from interp.models.sites import AttentionSite
 
 if TYPE_CHECKING:
@@ -36,27 +37,6 @@ _THREE_LINES = (
     "`from interp.attention import Mask, attend`, then `z = attend(q, k, v, Mask(causal=True))` in place of its "
     "attention, with q, k and v as [batch, head, position, d_head]"
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Sighting:
-    """An attention call seen while a module ran."""
-
-    path: str
-    call_number: int
-    module: nn.Module
-    how: How
-    n_heads: int
-    n_kv_heads: int
-    d_head: int
-    shapes: str
-    mask: str
-    cross: bool
-
-    @property
-    def name(self) -> str:
-        path = self.path or type(self.module).__name__
-        return path if self.call_number == 0 else f"{path}#{self.call_number + 1}"
 
 
 def hook_module(
@@ -91,11 +71,11 @@ def hook_module(
     seam = _Seam(module)
     called = module if forward is None else _Called(module, forward)
     seam.explore(called, inputs)
-    found = _chosen(seam.sightings, sites)
+    found = chosen(seam.sightings, sites)
     model = HookedModel(called, (), tokenizer=tokenizer, info=dict(info or {}), inputs=inputs)
     inside = "" if forward is None else "module."  # of what stands between the module and its caller
     model.sites = tuple(
-        _site(i, name, seen, module, declarations, inside) for i, (name, seen) in enumerate(found.items())
+        site_of(i, name, seen, module, declarations, inside) for i, (name, seen) in enumerate(found.items())
     )
     seam.attach(model, {(s.path, s.call_number): site for s, site in zip(found.values(), model.sites, strict=True)})
     model.n_ctx = inputs.n_ctx = n_ctx
@@ -105,8 +85,8 @@ def hook_module(
         "device": str(model.device),
         "dtype": str(model.dtype).removeprefix("torch."),
         "n_sites": len(model.sites),
-        "sites": [seam.describe(s) | {"site": name} for name, s in found.items()],
-        "model_built_patterns": [name for name, s in found.items() if _is_dense(s)],
+        "sites": [s.describe() | {"site": name} for name, s in found.items()],
+        "model_built_patterns": [name for name, s in found.items() if s.is_dense],
     }
     return model
 
@@ -245,7 +225,7 @@ class _Seam:
             shapes = f"query {list(q.shape)}, key {list(k.shape)}"
             heads = (q.shape[1], k.shape[1], q.shape[3])
             self.sightings.append(
-                Sighting(path, number, module, call.how, *heads, shapes, _mask_words(call), mask.cross)
+                Sighting(path, number, module, call.how, *heads, shapes, mask_words(call), mask.cross)
             )
             return None
         site = self.places.get((path, number))
@@ -274,62 +254,6 @@ class _Seam:
             return None
         return call.restore(self.model.seam.read_dense(site, call.scores, call.pattern))
 
-    @staticmethod
-    def describe(sighting: Sighting) -> dict[str, Any]:
-        """What was recognised at a site, and how."""
-        return {
-            "path": sighting.path, "how": sighting.how, "n_heads": sighting.n_heads, "n_kv_heads": sighting.n_kv_heads,
-            "mask": sighting.mask, "shapes": sighting.shapes, "kind": "cross" if sighting.cross else "self",
-        }  # fmt: skip
-
-
-def _site(
-    layer: int, name: str, sighting: Sighting, module: nn.Module, declarations: Sequence[projections.Declaration],
-    inside: str,
-) -> AttentionSite:  # fmt: skip
-    return AttentionSite(
-        name=name,
-        layer=layer,
-        stack="",
-        kind="cross" if sighting.cross else "self",
-        path=f"{inside}{sighting.path}".rstrip("."),
-        module=sighting.module,
-        n_heads=sighting.n_heads,
-        n_kv_heads=sighting.n_kv_heads,
-        d_head=sighting.d_head,
-        source="softmax" if _is_dense(sighting) else "core",
-        weights=partial(_weights, module, sighting, declarations),
-    )
-
-
-def _weights(
-    model: nn.Module, sighting: Sighting, declarations: Sequence[projections.Declaration]
-) -> projections.HeadWeights:
-    module = sighting.module
-    if isinstance(module, nn.MultiheadAttention):
-        return multi_head_weights(module)
-    width = sighting.d_head or None
-    known = None if width is None else projections.attention_module_at(model, sighting.path, width, declarations)
-    if known is not None:
-        return projections.head_weights(known)
-    raise UserError(
-        f"the projections around {sighting.name} ({type(module).__name__}) are not known, so it has no head weights; "
-        "declare them: interp.load(…, declarations=[Declaration(output='out', query='q', key='k', value='v')])"
-    )
-
-
-def multi_head_weights(module: nn.MultiheadAttention) -> projections.HeadWeights:
-    """Per-head weights of ``nn.MultiheadAttention``, as views."""
-    n_heads, d_head = module.num_heads, module.head_dim
-    if module.in_proj_weight is not None:
-        rows = module.in_proj_weight.chunk(3)
-    else:
-        rows = (module.q_proj_weight, module.k_proj_weight, module.v_proj_weight)
-    w_q, w_k, w_v = (w.unflatten(0, (n_heads, d_head)).transpose(1, 2) for w in rows)
-    bias = (None,) * 3 if module.in_proj_bias is None else module.in_proj_bias.view(3, n_heads, d_head)
-    w_o = module.out_proj.weight.T.unflatten(0, (n_heads, d_head))
-    return projections.HeadWeights(w_q, w_k, w_v, w_o, bias[0], bias[1], bias[2], module.out_proj.bias)
-
 
 def _in_one_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
     """What autocast would make of them, which acts below the place where calls are caught."""
@@ -337,33 +261,6 @@ def _in_one_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
     if not torch.is_autocast_enabled(device):
         return tensors
     return tuple(t.to(torch.get_autocast_dtype(device)) for t in tensors)
-
-
-def _is_dense(sighting: Sighting) -> bool:
-    return sighting.shapes.startswith("pattern")
-
-
-def _mask_words(call: AttentionCall) -> str:
-    mask = call.mask
-    words = ["causal"] if mask.causal else []
-    for name in ("key_valid", "allowed", "bias"):
-        value = getattr(mask, name)
-        if value is not None:
-            words.append(name.replace("_", " ") + (f" {list(value.shape)}" if isinstance(value, Tensor) else ""))
-    if call.score_mod is not None:
-        words.append("score_mod")
-    return ", ".join(words) or "none"
-
-
-def _chosen(sightings: list[Sighting], sites: Mapping[str, str] | Collection[str] | None) -> dict[str, Sighting]:
-    found = {sighting.name: sighting for sighting in sightings}
-    if sites is None:
-        return found
-    if unknown := [name for name in sites if name not in found]:
-        raise UserError(f"sites= names {', '.join(unknown)}; found were {', '.join(found)}")
-    if isinstance(sites, Mapping):
-        return {sites[name]: sighting for name, sighting in found.items() if name in sites}
-    return {name: sighting for name, sighting in found.items() if name in sites}
 
 
 def _vocabulary(module: nn.Module) -> int | None:

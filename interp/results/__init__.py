@@ -5,6 +5,7 @@ about) and the page ``RUN/index.html``.
 
     result.py      Result
     schemas.py     what tables must look like
+    columns.py     columns that many tables have, for schemas
     storage.py     a folder of tables that appears whole
     folder.py      RunFolder, save, load
     workspace.py   Workspace: what an analysis works in

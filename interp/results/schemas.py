@@ -7,6 +7,8 @@ import pandas as pd
 import pandera.pandas as pa
 from pandera.errors import SchemaErrors
 
+from interp.results.columns import INDEX
+
 _WORD = r"^[a-z][a-z0-9_]*$"
 _Verdict = pd.Series | pd.DataFrame | bool  # one a row; pandas types its operators wider than they are
 
@@ -23,11 +25,6 @@ def _score(*, at_least: float | None = None, at_most: float | None = None) -> pa
 
 def _text(*checks: pa.Check) -> pa.Column:
     return pa.Column(None, [pa.Check(pd.api.types.is_string_dtype, error="must hold text"), *checks])
-
-
-def _index() -> pa.Column:
-    """A zero-based index: of a layer, a head."""
-    return pa.Column(None, [pa.Check(pd.api.types.is_integer_dtype, error="must hold whole numbers"), pa.Check.ge(0)])
 
 
 def _interval_is_ordered(table: pd.DataFrame) -> _Verdict:
@@ -50,8 +47,8 @@ _NUMERIC = pa.Check(pd.api.types.is_numeric_dtype, error="must hold numbers")
 HEADS = pa.DataFrameSchema(
     {
         "site": _text(),
-        "layer": _index(),
-        "head": _index(),
+        "layer": INDEX,
+        "head": INDEX,
         "metric": _text(pa.Check.str_matches(_WORD)),
         "data": _text(pa.Check.str_matches(_WORD)),
         "value": _score(),

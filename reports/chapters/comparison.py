@@ -9,6 +9,7 @@ from reports.chapters import Chapter, Finding, Method, Plate, Rows, Sentence, Ta
 from reports.chapters.reading import Reading, Row, first, records
 from reports.figures import comparison as draw
 from reports.figures.kind_map import KindMap, kind_figure
+from reports.references import cited
 
 _ROWS = 24  # of the figure of differences
 _KEYS = ["analysis", "site", "layer", "head"]
@@ -33,25 +34,9 @@ METHODS = (
         "Benjamini & Hochberg 1995",
     ),
 )
-REFERENCES = (
-    """@article{zou2008construction,
-  title   = {Construction of Confidence Limits about Effect Measures: A General Approach},
-  author  = {Zou, Guang Yong and Donner, Allan},
-  journal = {Statistics in Medicine},
-  volume  = {27},
-  number  = {10},
-  pages   = {1693--1702},
-  year    = {2008}
-}""",
-    """@article{benjamini1995controlling,
-  title   = {Controlling the False Discovery Rate: A Practical and Powerful Approach to Multiple Testing},
-  author  = {Benjamini, Yoav and Hochberg, Yosef},
-  journal = {Journal of the Royal Statistical Society: Series B},
-  volume  = {57},
-  number  = {1},
-  pages   = {289--300},
-  year    = {1995}
-}""",
+REFERENCES = cited(
+    "zou2008construction",
+    "benjamini1995controlling",
 )
 
 

@@ -16,6 +16,7 @@ _WHAT = (
 )
 _MOST = 12  # maps in one figure
 _ON = {"repeated": "repeated", "unrepeated": "unrepeated", "weights": "weights", "other_text": "other text"}
+_OTHER = "other_text"  # drawn inside the cells of the main text, where a figure has one
 
 
 def map_plate(reading: Reading, name: str, of: tuple[str, str, str], outlined: pd.DataFrame, caption: str) -> Plate:
@@ -42,17 +43,29 @@ def maps_plate(
     title: str = "",
     stack: str | None = None,
     what: str = _WHAT,
+    main: str = "",
 ) -> Plate | None:
     """Small maps of every score of the table ``heads``, or of some metrics in their order, up to twelve.
 
-    ``stack``: of one stack alone, which then need not be named over each map. ``what``: how to read the colours.
+    Args:
+        reading: the result.
+        name: of the figure's file.
+        metrics: which, in their order; () for all.
+        title: of the figure.
+        stack: of one stack alone, which then need not be named over each map.
+        what: how to read the colours.
+        main: the data that the figure is on, which then need not be named over each map. The same score on another
+            text is drawn as a square inside each cell instead of a map of its own.
     """
     heads = reading.heads
+    inside = reading.table("heads", data=_OTHER) if main else heads.head(0)
+    inside = inside.loc[inside["metric"].isin(metrics)] if metrics and len(inside) else inside
     wanted = [
         (stack, str(metric), str(data), rows)
         for stack in ((reading.stacks if stack is None else (stack,)) if len(heads) else ())
         for (metric, data), rows in reading.stack(heads, stack).groupby(["metric", "data"], sort=False)  # pyright: ignore[reportGeneralTypeIssues]: two keys
-        if data != "unrepeated" and len(rows.dropna(subset="value"))  # the control of what is drawn
+        if data not in ("unrepeated", _OTHER if main else "")  # the control of what is drawn; what is drawn inside
+        and len(rows.dropna(subset="value"))
     ]
     named = stack is None
     if metrics:
@@ -64,18 +77,26 @@ def maps_plate(
         figure, axes = draw.map_grid(min(len(wanted), _MOST), *_size(heads))
         for (where, metric, data, rows), ax in zip(wanted, axes, strict=False):
             draw.head_map(rows, ax, (), metric, large=False)
+            if data == main and len(others := reading.stack(inside.loc[inside["metric"] == metric], where)):
+                draw.inner_squares(others, ax)
             draw.colour_bar(ax, words.UNITS.get(metric, "share of attention"), below=0.45)
             ax.set(
-                title=_title(where if named else "", metric, data),
+                title=_title(where if named else "", metric, "" if data == main else data),
                 ylabel="layer" if ax.get_position().x0 < 0.12 else "",
             )
         return figure
 
+    on = f"On {words.DATA.get(main, words.visible(main))}. " if main else ""
+    other = (
+        " The square in the middle of a cell is the head's score on the other text: where none is seen, they agree."
+        if len(inside)
+        else ""
+    )
     more = f" {len(wanted) - _MOST} further scores are in the table." if len(wanted) > _MOST else ""
     return Plate(
         name,
         title or "Every score, head by head",
-        f"{what} Hatched: not defined. Each map has its own scale.{more}",
+        f"{on}{what} Hatched: not defined. Each map has its own scale.{other}{more}",
         figure,
         (Rows("heads"),),
     )
@@ -88,5 +109,5 @@ def _size(heads: pd.DataFrame) -> tuple[int, int]:
 def _title(stack: str, metric: str, data: str) -> str:
     plain, twin = words.twin_of(metric)
     name = words.sentence_case(words.short_metric(plain))
-    on = _ON.get(data, words.visible(data))
-    return f"{name}\n{', '.join(part for part in (stack, twin, on) if part)}"
+    on = _ON.get(data, words.visible(data))  # '' where the whole figure is on it
+    return f"{name}\n{', '.join(part for part in (stack, twin, on) if part)}".rstrip()

@@ -98,6 +98,23 @@ class Reading:
         quantisation = self.model.get("quantisation")
         return f"weights quantised as {words.visible(str(quantisation))}" if quantisation else ""
 
+    @property
+    def who(self) -> str:
+        """How a methods paragraph begins: what was scored of which model, and with which version."""
+        version = (self.provenance.get("versions") or {}).get("interp-attention")
+        weights = f" ({self.weights})" if self.weights else ""
+        return (
+            f"We scored the {words.count(self.n_heads, 'attention head')} of {self.model_name}{weights} with "
+            f"{f'interp {version}' if version else 'interp'}"
+        )
+
+    @property
+    def numerics(self) -> str:
+        """`` (in float32, seed 0)``: the run's dtype and seed; '' where neither is known."""
+        known = [("in", self.provenance.get("dtype")), ("seed", self.provenance.get("seed"))]
+        told = [f"{name} {words.visible(str(value))}" for name, value in known if value is not None]
+        return f" ({', '.join(told)})" if told else ""
+
 
 def head_rows(table: str, row: Row, **where: Cell) -> Rows:
     """A link to one head's rows of a table."""

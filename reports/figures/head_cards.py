@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 
 from reports import style, words
 
-_LINE = 0.118  # inches of a token
+_LINE = 0.135  # inches of a token
+_FACT = 0.34  # inches of a number with its name
 _LEAST_EDGE = 0.08  # weight from which an edge is drawn
-_SIDE, _SENTENCE = 2.2, 1.7  # inches: the column of numbers, a sentence
+_SIDE, _SENTENCE = 2.4, 1.6  # inches: the column of numbers, a sentence
 
 
 class Sentence(NamedTuple):
@@ -37,16 +38,16 @@ def card(
     # the greys of sinks are kept for edges to the first position
     colour = style.ACCENT if kind in ("sink", "separator") else style.KIND_COLOURS.get(kind, style.ACCENT)
     tallest = max((len(each.tokens) for each in sentences), default=0)
-    height = max(0.62 + _LINE * tallest, 0.55 + 0.3 * len(facts) + (1.25 if len(distances) else 0.0))
+    height = max(0.62 + _LINE * tallest, 0.55 + _FACT * len(facts) + (1.25 if len(distances) else 0.0))
     width = _SIDE + _SENTENCE * max(len(sentences), 1)
     figure = style.blank(width, height)
     figure.text(0.06 / width, 1 - 0.07 / height, title, va="top", fontsize=9.5, fontweight="bold", color=colour)
     for index, (name, value) in enumerate(facts):
-        y = 1 - (0.36 + 0.3 * index) / height
+        y = 1 - (0.36 + _FACT * index) / height
         figure.text(0.06 / width, y, name, va="top", fontsize=style.SMALL, color=style.MUTED)
-        figure.text(0.06 / width, y - 0.115 / height, value, va="top", fontsize=style.SMALL + 0.8)
+        figure.text(0.06 / width, y - 0.125 / height, value, va="top", fontsize=style.SMALL + 1)
     if len(distances):
-        top = height - 0.36 - 0.3 * len(facts) - 0.22
+        top = height - 0.36 - _FACT * len(facts) - 0.22
         tall = min(0.8, top - 0.45)
         ax = figure.add_axes((0.42 / width, (top - tall) / height, 1.25 / width, tall / height))
         distance_profile(distances, ax, colour)
@@ -66,9 +67,9 @@ def distance_profile(distances: pd.DataFrame, ax: Axes, colour: str = style.ACCE
     places = np.arange(len(inside))
     ax.bar(places, inside["mass"], color=colour, width=0.84, linewidth=0)
     labels = [distance_label(int(row["low"]), int(row["high"])) for row in inside.to_dict("records")]
-    ax.set_xticks(places, labels, fontsize=5.5, rotation=90 if len(labels) > 5 else 0)
+    ax.set_xticks(places, labels, fontsize=style.SMALL - 0.5, rotation=90 if len(labels) > 5 else 0)
     ax.tick_params(axis="x", length=0, pad=1)
-    ax.tick_params(axis="y", labelsize=6)
+    ax.tick_params(axis="y", labelsize=style.SMALL - 0.5)
     top = max([*inside["mass"], 0.05])
     ax.set_ylim(0, 1.08 * top)
     ax.locator_params(axis="y", nbins=3)
@@ -106,8 +107,9 @@ def edges(sentence: Sentence, ax: Axes, colour: str = style.ACCENT) -> Axes:
     shown = [style.drawable(words.visible(text).strip() or words.token_label(text)) for text in tokens["text"]]
     for row, text in enumerate(shown):
         label = text if len(text) <= 11 else text[:10] + "…"
-        ax.text(-0.04, row, label, ha="right", va="center", fontsize=5.8)
-        ax.text(1.04, row, label, ha="left", va="center", fontsize=5.8, color=style.INK if row in busy else style.MUTED)
+        ax.text(-0.04, row, label, ha="right", va="center", fontsize=style.SMALL - 0.3)
+        colour_of_key = style.INK if row in busy else style.MUTED
+        ax.text(1.04, row, label, ha="left", va="center", fontsize=style.SMALL - 0.3, color=colour_of_key)
     ax.set(xlim=(-1.15, 2.15), ylim=(len(tokens) - 0.5, -0.5))
     ax.set_axis_off()
     return ax

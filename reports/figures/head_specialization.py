@@ -15,6 +15,7 @@ from reports.figures.labels import label_points
 
 KINDS = tuple(words.KINDS)
 _OFF = "#c9ced4"
+_NAMED = 8  # heads of an embedding that have their name beside them
 
 
 def by_layer(series: Mapping[str, pd.DataFrame], ax: Axes, metric: str) -> Axes:
@@ -56,7 +57,10 @@ def by_layer(series: Mapping[str, pd.DataFrame], ax: Axes, metric: str) -> Axes:
 
 
 def embedding_by_kind(groups: pd.DataFrame, ax: Axes, kinds: Mapping[tuple[str, int, int], str]) -> Axes:
-    """Heads where multidimensional scaling puts them, by their kind; heads without one are hollow."""
+    """Heads where multidimensional scaling puts them, by their kind; heads without one are hollow.
+
+    The outermost are named, each from another side; in a small model, all.
+    """
     named = [kinds.get(head, "") for head in zip(groups["site"], groups["layer"], groups["head"], strict=True)]
     size = _point_size(len(groups))
     plain = groups.loc[[not kind for kind in named]]
@@ -66,7 +70,8 @@ def embedding_by_kind(groups: pd.DataFrame, ax: Axes, kinds: Mapping[tuple[str, 
         ax.scatter(some["x"], some["y"], s=1.3 * size, color=style.KIND_COLOURS[kind], linewidth=0.4, zorder=3,
                    marker=style.KIND_MARKERS[kind], edgecolor="white",
                    label=words.KINDS[kind].removesuffix(" head"))  # fmt: skip
-    return _plane(ax, groups)
+    _plane(ax, groups)
+    return _name(ax, groups, outermost(groups))
 
 
 def embedding_by_layer(groups: pd.DataFrame, ax: Axes) -> Axes:
@@ -84,13 +89,23 @@ def embedding_by_group(groups: pd.DataFrame, ax: Axes) -> Axes:
         ax.scatter(some["x"], some["y"], s=size, color=style.SERIES[index], marker=style.MARKERS[index], linewidth=0.3,
                    edgecolor="white", zorder=2, label=f"{int(str(cluster)) + 1}: {len(some)}")  # fmt: skip
     _plane(ax, groups)
-    middle = groups.loc[groups["medoid"].astype(bool)]
-    names = [words.head_name(*head) for head in zip(middle["layer"], middle["head"], strict=True)]
-    label_points(ax, list(zip(middle["x"], middle["y"], strict=True)), names)
-    for text in ax.texts:
-        if text.get_text() in names:  # names lie over points here
-            text.set_bbox({"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6})
-    return ax
+    return _name(ax, groups, groups.loc[groups["medoid"].astype(bool)])
+
+
+def outermost(groups: pd.DataFrame, most: int = _NAMED) -> pd.DataFrame:
+    """Up to ``most`` heads of an embedding, the farthest from its middle first, none close to another.
+
+    Where there are no more than that, all.
+    """
+    if len(groups) <= most:
+        return groups
+    places = groups[["x", "y"]].to_numpy(float)
+    away = np.linalg.norm(places - places.mean(axis=0), axis=1)
+    taken: list[int] = []
+    for index in np.argsort(-away, kind="stable"):
+        if all(np.linalg.norm(places[index] - places[other]) > 0.5 * max(away) for other in taken):
+            taken.append(int(index))
+    return groups.iloc[taken[:most]]
 
 
 def relations(table: pd.DataFrame, ax: Axes) -> Axes:
@@ -192,6 +207,21 @@ def _beside(ax: Axes, rows: pd.DataFrame) -> None:
             ax.text(x, place, text, transform=across, va="center", ha=side, fontsize=style.SMALL,
                     color=style.INK if text is name else style.MUTED,
                     url=f"#{name}" if text is name else None)  # fmt: skip
+
+
+def _name(ax: Axes, groups: pd.DataFrame, named: pd.DataFrame) -> Axes:
+    """Write the names of some heads of an embedding where they cover no head, or as few as can be."""
+    names = [words.head_name(*head) for head in zip(named["layer"], named["head"], strict=True)]
+    rest = groups.drop(named.index)
+    label_points(ax, _places(named), names, _places(rest))
+    for text in ax.texts:
+        if text.get_text() in names:
+            text.set_bbox({"facecolor": "white", "alpha": 0.75, "edgecolor": "none", "pad": 0.6})
+    return ax
+
+
+def _places(groups: pd.DataFrame) -> list[tuple[float, float]]:
+    return list(zip(groups["x"], groups["y"], strict=True))
 
 
 def _point_size(n: int) -> float:

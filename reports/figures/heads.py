@@ -16,6 +16,7 @@ from reports.figures.labels import figure_of, inches
 Head = tuple[int, int]
 MAP = "head-map"  # how the page knows a map, to answer the pointer with the head under it
 _CEILINGS = (0.05, 0.1, 0.2, 0.5, 1.0)
+_FINE = 4  # a cell is so many pixels wide where a square is drawn inside it
 _LABELS = 14  # margin labels of a map: more than this reads worse than a table
 
 
@@ -60,9 +61,7 @@ def head_map(
     Returns:
         The Axes; its image's array is [layer, head].
     """
-    whole = table.pivot(index="layer", columns="head", values="value")
-    # a layer or head between those that were looked at keeps its place
-    grid = whole.reindex(index=range(max(whole.index) + 1), columns=range(max(whole.columns) + 1)).to_numpy(float)
+    grid = _grid(table)
     n_layers, n_heads = grid.shape
     norm, colours = _scale(grid, metric, large)
     ax.add_patch(
@@ -82,6 +81,31 @@ def head_map(
     return ax
 
 
+def inner_squares(table: pd.DataFrame, ax: Axes) -> Axes:
+    """Draw a second value a head as a square inside its cell of a map, in the map's own colours.
+
+    Where the two values are alike the square cannot be seen, so that the eye goes to the heads that differ.
+
+    Args:
+        table: rows as `head_map` takes them, of heads that are on the map.
+        ax: an Axes that `head_map` has drawn on.
+    """
+    cells = ax.images[0]
+    norm = cells.norm
+    assert isinstance(norm, Normalize)
+    n_layers, n_heads = np.asarray(cells.get_array()).shape
+    second = _grid(table, n_layers, n_heads)
+    if np.isfinite(second).any():
+        norm.vmax = max(norm.vmax or 0.0, float(np.nanmax(second)))
+    fine = np.full((_FINE * n_layers, _FINE * n_heads), np.nan)
+    for down in range(1, _FINE - 1):
+        for across in range(1, _FINE - 1):
+            fine[down::_FINE, across::_FINE] = second
+    ax.imshow(np.ma.masked_invalid(fine), cmap=cells.cmap, norm=norm, aspect="auto", interpolation="nearest",
+              extent=(-0.5, n_heads - 0.5, n_layers - 0.5, -0.5), zorder=2)  # fmt: skip
+    return ax
+
+
 def colour_bar(ax: Axes, label: str, below: float = 0.5) -> Axes:
     """A slim bar some inches below a map of `map_figure` or `map_grid`, with the metric and its unit."""
     figure, box = figure_of(ax), ax.get_position()
@@ -90,7 +114,7 @@ def colour_bar(ax: Axes, label: str, below: float = 0.5) -> Axes:
     bar = figure.colorbar(ax.images[0], cax=bar_axes, orientation="horizontal")
     bar.outline.set_visible(False)  # pyright: ignore[reportCallIssue]: its annotation is wrong
     bar_axes.tick_params(length=2, labelsize=style.SMALL)
-    bar_axes.locator_params(axis="x", nbins=5)
+    bar_axes.locator_params(axis="x", nbins=5 if inches(ax)[0] >= 1.6 else 3, steps=[1, 2, 5, 10])
     bar_axes.set_xlabel(label, fontsize=style.SMALL + 0.5, labelpad=2)
     return ax
 
@@ -110,6 +134,14 @@ def name_heads(ax: Axes, called: Collection[Head]) -> Axes:
                 clip_on=False, solid_joinstyle="round")  # fmt: skip
         ax.text(1.075, place, name, transform=across, va="center", fontsize=style.SMALL, url=f"#{name}")
     return ax
+
+
+def _grid(table: pd.DataFrame, n_layers: int = 0, n_heads: int = 0) -> np.ndarray:
+    """Values as [layer, head], NaN where there is none; at least as large as asked for."""
+    whole = table.pivot(index="layer", columns="head", values="value")
+    # a layer or head between those that were looked at keeps its place
+    rows, columns = max(n_layers, *whole.index + 1), max(n_heads, *whole.columns + 1)
+    return whole.reindex(index=range(rows), columns=range(columns)).to_numpy(float)
 
 
 def _scale(grid: np.ndarray, metric: str, large: bool) -> tuple[Normalize, Colormap]:

@@ -28,10 +28,16 @@ def inches(ax: Axes) -> tuple[float, float]:
     return box.width * figure.get_figwidth(), box.height * figure.get_figheight()
 
 
-def label_points(ax: Axes, points: Sequence[tuple[float, float]], names: Sequence[str]) -> Axes:
+def label_points(
+    ax: Axes,
+    points: Sequence[tuple[float, float]],
+    names: Sequence[str],
+    others: Sequence[tuple[float, float]] = (),
+) -> Axes:
     """Name points, each at the nearest place where its name covers neither a point nor another name.
 
-    In an SVG each name is a link to its head (``#L18H6``). Call it last: it measures at the final limits.
+    ``others``: points without a name that names keep off too. In an SVG each name is a link to its head (``#L18H6``).
+    Call it last: it measures at the final limits.
     """
     if not points:
         return ax
@@ -40,7 +46,8 @@ def label_points(ax: Axes, points: Sequence[tuple[float, float]], names: Sequenc
     per_point = figure.dpi / 72
     frame = ax.get_window_extent()
     centres = ax.transData.transform(points)
-    taken = [Bbox.from_bounds(x - 3 * per_point, y - 3 * per_point, 6 * per_point, 6 * per_point) for x, y in centres]
+    kept_off = [*centres, *(ax.transData.transform(others) if len(others) else ())]
+    taken = [Bbox.from_bounds(x - 3 * per_point, y - 3 * per_point, 6 * per_point, 6 * per_point) for x, y in kept_off]
     for point, centre, name in zip(points, centres, names, strict=True):
         text = ax.annotate(
             name, point, xytext=(0, 0), textcoords="offset points", fontsize=style.SMALL, va="center", ha="center",

@@ -137,6 +137,7 @@ class View {
     this.status.textContent = this.unknown.length ? `no column ${this.unknown.join(", ")}; ${range}` : range;
     this.back.disabled = this.first === 0;
     this.forth.disabled = to >= this.rows.length;
+    this.back.hidden = this.forth.hidden = this.rows.length <= this.size;
     this.more.hidden = this.size >= 100 || this.rows.length <= this.size;
   }
 

@@ -282,7 +282,7 @@ def test_list_says_what_each_analysis_asks(shell: Shell) -> None:
     [
         ("run to model", "unknown analysis 'to'; did you mean toy?"),
         ("run toy_second model", "unknown analysis 'toy_second'; did you mean toy-second"),
-        ("report model --analyses toy,xyz", "unknown analysis 'xyz'; installed are: toy, toy-second"),
+        ("report model --analyses toy,xyz", "unknown analysis 'xyz'; there are: toy, toy-second"),
         ("reprot model", "unknown command 'reprot'; did you mean report?"),
         ("run --device cpu toy model", "the analysis comes first: interp run ANALYSIS MODEL [flags]; got --device"),
         ("report model --analyses ,", "--analyses names none"),

@@ -125,8 +125,10 @@ def test_a_kind_with_several_details_is_one_verdict() -> None:
 
 def test_what_a_reader_has_to_know_is_said(tmp_path: Path) -> None:
     inputs = {"text": {"what": "a text", "sha256": "aa"}}
-    one = result(inputs=inputs)
-    other = result(inputs=inputs, model="second", config={"seed": 1})
+    one = result(inputs=inputs, config={"seed": 0, "checkpoints": None, "training": True, "lengths": [64, 128]})
+    other = result(
+        inputs=inputs, model="second", config={"seed": 1, "checkpoints": [], "training": False, "lengths": [64]}
+    )
     heads = other.tables["heads"]
     assert isinstance(heads, pd.DataFrame)
     other = replace(other, tables={**other.tables, "heads": heads.loc[heads["data"] == "text"]})
@@ -135,7 +137,10 @@ def test_what_a_reader_has_to_know_is_said(tmp_path: Path) -> None:
     notes = "\n".join(compare(RunFolder(tmp_path / "one"), RunFolder(tmp_path / "other")).notes)
     assert "independent samples" in notes
     assert "Both runs read the same tokens (text)" in notes
-    assert "settings differ: seed 0 and 1" in notes
+    assert (
+        "settings differ: seed 0 before, 1 after; checkpoints not given before, given without a value after; "
+        "training on before, off after; lengths 64 128 before, 64 after." in notes
+    )
     assert "12 scores have a value in the first run alone and are left out: copying (weights)" in notes
 
 
@@ -164,7 +169,9 @@ def test_runs_with_other_heads_are_refused(runs: tuple[Path, Path], tmp_path: Pa
 
 def test_runs_without_a_common_analysis_are_refused(runs: tuple[Path, Path], tmp_path: Path) -> None:
     save(replace(result(model="third"), analysis="another"), tmp_path / "third")
-    with pytest.raises(UserError, match=r"finished in both runs: .*first has close-attention, .*third has another"):
+    with pytest.raises(
+        UserError, match=r"finished in both runs: .*first has finished close-attention, .*third another"
+    ):
         compare(RunFolder(runs[0]), RunFolder(tmp_path / "third"))
     with pytest.raises(UserError, match="first has no finished another; it has close-attention"):
         compare(RunFolder(runs[0]), RunFolder(runs[1]), ["another"])

@@ -81,6 +81,25 @@ def test_missing_scores_are_masked_and_hatched():
     assert any(patch.get_hatch() for patch in ax.patches)
 
 
+def test_a_second_score_is_a_square_in_the_middle_of_its_cell():
+    rows = [(0, 0, 0.2), (0, 1, 0.4), (1, 0, 0.1), (1, 1, 0.3)]
+    table = pd.DataFrame(rows, columns=["layer", "head", "value"])
+    with style.paper():
+        _, (ax,) = style.canvas(3, 2)
+        heads.head_map(table, ax, (), "prefix_matching", large=False)
+        heads.inner_squares(table.assign(value=[0.2, 0.9, np.nan, 0.3]).iloc[[0, 1, 2]], ax)
+    cells, squares = ax.images
+    assert cells.get_array().shape == (2, 2), "what answers the pointer"
+    assert squares.get_extent() == cells.get_extent()
+    drawn = np.ma.filled(squares.get_array(), np.nan)
+    inner = [[drawn[4 * y + 1 : 4 * y + 3, 4 * x + 1 : 4 * x + 3] for x in (0, 1)] for y in (0, 1)]
+    assert_allclose(inner[0], [np.full((2, 2), 0.2), np.full((2, 2), 0.9)])
+    assert np.isnan(inner[1]).all(), "not defined, and not there"
+    assert np.isfinite(drawn).sum() == 8, "the rim shows the first score"
+    assert cells.norm is squares.norm
+    assert cells.norm.vmax == 0.9, "one scale for both"
+
+
 def test_signs_are_coloured_around_zero_and_shares_are_not():
     with style.paper():
         _, ax = heads.map_figure(30, 9)

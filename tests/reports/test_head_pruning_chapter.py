@@ -15,6 +15,7 @@ from reports.chapters import Chapter, Plate, Sentence
 from reports.chapters.head_pruning import chapter
 from reports.figures import head_pruning as draw
 from tests.reports import pruning_tables
+from tests.reports.chapter_parts import sentences, verdicts
 
 
 def chapter_of(result: Result, run: Any = None) -> Chapter:
@@ -26,14 +27,8 @@ def made() -> Chapter:
     return chapter_of(pruning_tables.result())
 
 
-def verdicts(made: Chapter) -> str:
-    return "\n".join(finding.verdict.text for finding in made.findings)
-
-
 def told(made: Chapter) -> str:
-    said = [made.lead] if made.lead else []
-    said += [s for finding in made.findings for s in (finding.verdict, *finding.support)]
-    return "\n".join(sentence.text for sentence in said)
+    return "\n".join(sentence.text for sentence in sentences(made))
 
 
 def test_the_lead_says_how_many_heads_can_go(made: Chapter) -> None:

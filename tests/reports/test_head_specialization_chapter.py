@@ -9,10 +9,11 @@ import pytest
 from analyses.head_specialization.schemas import SCHEMAS
 from interp.results import Result
 from reports import style, words
-from reports.chapters import Chapter, Finding, Sentence
+from reports.chapters import Chapter, Finding
 from reports.chapters.head_specialization import cards, chapter
 from reports.chapters.reading import Reading
 from tests.reports import specialized
+from tests.reports.chapter_parts import sentences, verdicts, with_tables
 
 NUMBER = re.compile(r"(?<![\w.])[+−]?\d+(?:\.\d+)?(?![\w.]*\d)")
 RUN = None  # the chapter reads nothing of other analyses
@@ -20,20 +21,6 @@ RUN = None  # the chapter reads nothing of other analyses
 
 def chapter_of(result: Result) -> Chapter:
     return chapter(result, RUN)  # pyright: ignore[reportArgumentType]
-
-
-def with_tables(result: Result, **tables: pd.DataFrame | None) -> Result:
-    kept = {name: table for name, table in {**result.tables, **tables}.items() if table is not None}
-    return replace(result, tables=kept)
-
-
-def sentences(made: Chapter) -> list[Sentence]:
-    said = [made.lead] if made.lead else []
-    return [*said, *(s for finding in made.findings for s in (finding.verdict, *finding.support))]
-
-
-def verdicts(made: Chapter) -> str:
-    return "\n".join(finding.verdict.text for finding in made.findings)
 
 
 @pytest.fixture(scope="module")
@@ -57,6 +44,13 @@ def test_the_page_opens_with_how_many_heads_are_called_what(made: Chapter, resul
     n = len(called.drop_duplicates(["site", "layer", "head"]))
     sinks = len(called.loc[called["kind"] == "sink"])
     assert f"Of the 270 attention heads of tiny-lantern, {n} are called something: {sinks} sink heads" in made.lead.text
+
+
+def test_where_all_heads_are_called_something_the_page_says_all():
+    result = specialized.result(specialized.SMALL)
+    made = chapter_of(with_tables(result, kinds=result.tables["kinds"].assign(called=True)))
+    assert made.lead is not None
+    assert made.lead.text.startswith("All of the 8 attention heads of tiny-lantern are called something: 8 ")
 
 
 def test_every_number_in_words_is_in_the_rows_that_its_sentence_links_to(made: Chapter, result: Result):
@@ -179,6 +173,26 @@ def test_everything_is_drawn(model: specialized.Model):
             width, height = figure.get_size_inches()
             assert width <= 8.3, plate.name
             assert height <= 12.5, plate.name
+
+
+def test_each_main_measure_is_one_map_with_the_other_text_inside_it():
+    result = specialized.result(specialized.SMALL)
+    heads = result.tables["heads"]
+    other = heads.loc[heads["data"] == "text"].assign(data="other_text", value=lambda rows: 0.5 * rows["value"])
+    made = chapter_of(with_tables(result, heads=pd.concat([heads, other], ignore_index=True)))
+    plate, alone = (
+        next(plate for plate in each.plates if plate.name == "measures") for each in (made, chapter_of(result))
+    )
+    with style.paper():
+        figure, without = plate.draw(), alone.draw()
+    maps = [ax for ax in figure.axes if (ax.get_gid() or "").startswith("head-map/")]
+    assert [ax.get_title() for ax in maps] == [
+        ax.get_title() for ax in without.axes if (ax.get_gid() or "").startswith("head-map/")
+    ]
+    assert {len(ax.images) for ax in maps if "/text/" in str(ax.get_gid())} == {2}
+    assert {len(ax.images) for ax in maps if "/weights/" in str(ax.get_gid())} == {1}
+    assert "other text" in plate.caption
+    assert "other text" not in alone.caption
 
 
 def test_a_model_of_several_stacks_has_a_panel_and_figures_for_each():

@@ -137,11 +137,25 @@ def test_the_embedding_draws_each_head_once_by_kind_group_and_layer():
         assert len(places) == len(groups)
         assert_allclose(np.sort(places[:, 0]), np.sort(groups["x"]))
         assert ax.get_aspect() == 1
+    named = draw.outermost(groups)
+    assert {text for text in texts(axes[0]) if text.startswith("L")} == {
+        words.head_name(*head) for head in named[["layer", "head"]].itertuples(index=False)
+    }
     assert {text for text in texts(axes[1]) if text.startswith("L")} == {
         words.head_name(*head) for head in groups.loc[groups["medoid"], ["layer", "head"]].itertuples(index=False)
     }
     by_layer = axes[2].collections[0]
     assert_allclose(by_layer.get_array(), groups["layer"])
+
+
+def test_the_outermost_heads_are_named_each_on_another_side():
+    angle = np.linspace(0, 2 * np.pi, 5)[:4]
+    corners = np.stack([np.cos(angle), np.sin(angle)], axis=1) * [[4.0], [3.9], [3.8], [3.7]]
+    inside = np.random.default_rng(0).uniform(-0.5, 0.5, (40, 2))
+    near = 0.97 * corners[:1]  # farther out than the others, but beside the outermost
+    groups = pd.DataFrame(np.concatenate([inside, corners, near]), columns=["x", "y"])
+    assert sorted(draw.outermost(groups, most=4).index) == [40, 41, 42, 43]
+    assert len(draw.outermost(groups.head(5), most=8)) == 5, "a small model has all of its heads named"
 
 
 def test_edges_lead_from_queries_to_keys_and_weak_ones_are_not_drawn():

@@ -1,7 +1,6 @@
 """The words of the induction-heads chapter, against tables whose answer is planted."""
 
 import re
-from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -9,9 +8,10 @@ import pytest
 
 from interp.results import Result
 from reports import words
-from reports.chapters import Chapter, Finding, Sentence
+from reports.chapters import Chapter, Finding
 from reports.chapters.induction_heads import causes, chapter
 from tests.reports import synthetic
+from tests.reports.chapter_parts import sentences, verdicts, with_tables
 
 NUMBER = re.compile(r"(?<![\w.])[+−]?\d+(?:\.\d+)?(?![\w.]*\d)")
 RUN = None  # the chapter reads nothing of other analyses
@@ -19,20 +19,6 @@ RUN = None  # the chapter reads nothing of other analyses
 
 def chapter_of(result: Result) -> Chapter:
     return chapter(result, RUN)  # pyright: ignore[reportArgumentType]
-
-
-def with_tables(result: Result, **tables: pd.DataFrame | None) -> Result:
-    kept = {name: table for name, table in {**result.tables, **tables}.items() if table is not None}
-    return replace(result, tables=kept)
-
-
-def sentences(made: Chapter) -> list[Sentence]:
-    said = [made.lead] if made.lead else []
-    return [*said, *(s for finding in made.findings for s in (finding.verdict, *finding.support))]
-
-
-def verdicts(made: Chapter) -> str:
-    return "\n".join(finding.verdict.text for finding in made.findings)
 
 
 @pytest.fixture(scope="module")

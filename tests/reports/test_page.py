@@ -231,6 +231,7 @@ def test_figures_on_one_page_do_not_share_ids_or_style():
     assert 'xlink:href="#L1H1"' in made
     assert 'clip-path="url(#reach-p1)"' in made
     assert 'width="96"' in made
+    assert 'width="144"' in svg.inline(drawing, "reach", "", scale=1.5)
     assert 'aria-label="how &quot;far&quot;"' in made
     for gone in ("figure_1", "<style", "metadata", "fill:red", "height="):
         assert gone not in made

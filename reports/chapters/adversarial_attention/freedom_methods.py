@@ -2,6 +2,7 @@
 
 from reports.chapters import Method
 from reports.chapters.reading import Reading
+from reports.references import cited
 
 METHODS = (
     Method(
@@ -54,16 +55,10 @@ METHODS = (
     ),
 )
 
-REFERENCES = (
-    "@inproceedings{brunner2020identifiability, title={On Identifiability in Transformers}, author={Brunner, Gino and "
-    "Liu, Yang and Pascual, Dami{\\'a}n and Richter, Oliver and Ciaramita, Massimiliano and Wattenhofer, Roger}, "
-    "booktitle={ICLR}, year={2020}, eprint={1908.04211}}",
-    "@inproceedings{hassid2022attention, title={How Much Does Attention Actually Attend? Questioning the Importance of "
-    "Attention in Pretrained Transformers}, author={Hassid, Michael and Peng, Hao and Rotem, Daniel and Kasai, Jungo "
-    "and Montero, Ivan and Smith, Noah A. and Schwartz, Roy}, booktitle={Findings of EMNLP}, year={2022}, "
-    "eprint={2211.03495}}",
-    "@inproceedings{michel2019sixteen, title={Are Sixteen Heads Really Better than One?}, author={Michel, Paul and "
-    "Levy, Omer and Neubig, Graham}, booktitle={NeurIPS}, year={2019}, eprint={1905.10650}}",
+REFERENCES = cited(
+    "brunner2020identifiability",
+    "hassid2022attention",
+    "michel2019sixteen",
 )
 
 

@@ -3,6 +3,7 @@
 from reports.chapters import Method
 from reports.chapters.adversarial_attention.told import data_name
 from reports.chapters.reading import Reading
+from reports.references import cited
 
 METHODS = (
     Method(
@@ -68,15 +69,11 @@ METHODS = (
         "hit = [argmax_f Σ_{t in f} weight_t is the supporting fact]",
     ),
 )
-REFERENCES = (
-    "@inproceedings{jain2019attention, title={Attention is not Explanation}, "
-    "author={Jain, Sarthak and Wallace, Byron C.}, booktitle={NAACL-HLT}, year={2019}}",
-    "@inproceedings{wiegreffe2019attention, title={Attention is not not Explanation}, "
-    "author={Wiegreffe, Sarah and Pinter, Yuval}, booktitle={EMNLP-IJCNLP}, year={2019}}",
-    "@inproceedings{serrano2019attention, title={Is Attention Interpretable?}, "
-    "author={Serrano, Sofia and Smith, Noah A.}, booktitle={ACL}, year={2019}}",
-    "@inproceedings{mohankumar2020towards, title={Towards Transparent and Explainable Attention Models}, "
-    "author={Mohankumar, Akash Kumar and others}, booktitle={ACL}, year={2020}}",
+REFERENCES = cited(
+    "jain2019attention",
+    "wiegreffe2019attention",
+    "serrano2019attention",
+    "mohankumar2020towards",
 )
 
 

@@ -2,6 +2,7 @@
 
 from reports.chapters import Method
 from reports.chapters.reading import Reading
+from reports.references import cited
 
 METHODS = (
     Method(
@@ -53,43 +54,13 @@ METHODS = (
     ),
 )
 
-REFERENCES = (
-    """@inproceedings{vaswani2017attention,
-  title={Attention Is All You Need},
-  author={Vaswani, Ashish and others},
-  booktitle={NeurIPS},
-  year={2017}
-}""",
-    """@inproceedings{dong2021attention,
-  title={Attention Is Not All You Need: Pure Attention Loses Rank Doubly Exponentially with Depth},
-  author={Dong, Yihe and Cordonnier, Jean-Baptiste and Loukas, Andreas},
-  booktitle={ICML},
-  year={2021}
-}""",
-    """@inproceedings{katharopoulos2020transformers,
-  title={Transformers are {RNN}s: Fast Autoregressive Transformers with Linear Attention},
-  author={Katharopoulos, Angelos and others},
-  booktitle={ICML},
-  year={2020}
-}""",
-    """@inproceedings{choromanski2021rethinking,
-  title={Rethinking Attention with Performers},
-  author={Choromanski, Krzysztof and others},
-  booktitle={ICLR},
-  year={2021}
-}""",
-    """@inproceedings{xiong2020layer,
-  title={On Layer Normalization in the Transformer Architecture},
-  author={Xiong, Ruibin and others},
-  booktitle={ICML},
-  year={2020}
-}""",
-    """@inproceedings{haviv2022transformer,
-  title={Transformer Language Models without Positional Encodings Still Learn Positional Information},
-  author={Haviv, Adi and others},
-  booktitle={Findings of EMNLP},
-  year={2022}
-}""",
+REFERENCES = cited(
+    "vaswani2017attention",
+    "dong2021attention",
+    "katharopoulos2020transformers",
+    "choromanski2021rethinking",
+    "xiong2020layer",
+    "haviv2022transformer",
 )
 
 

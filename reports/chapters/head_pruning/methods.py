@@ -3,6 +3,7 @@
 from reports import words
 from reports.chapters import Method
 from reports.chapters.reading import Reading
+from reports.references import cited
 
 METHODS = (
     Method(
@@ -89,60 +90,22 @@ METHODS = (
     ),
 )
 
-REFERENCES = (
-    """@inproceedings{michel2019sixteen,
-  title     = {Are Sixteen Heads Really Better than One?},
-  author    = {Michel, Paul and Levy, Omer and Neubig, Graham},
-  booktitle = {Advances in Neural Information Processing Systems},
-  year      = {2019},
-  note      = {arXiv:1905.10650}
-}""",
-    """@inproceedings{voita2019analyzing,
-  title     = {Analyzing Multi-Head Self-Attention: Specialized Heads Do the Heavy Lifting, the Rest Can Be Pruned},
-  author    = {Voita, Elena and Talbot, David and Moiseev, Fedor and Sennrich, Rico and Titov, Ivan},
-  booktitle = {Annual Meeting of the Association for Computational Linguistics},
-  year      = {2019},
-  note      = {arXiv:1905.09418}
-}""",
-    """@inproceedings{hassid2022attention,
-  title     = {How Much Does Attention Actually Attend? {Q}uestioning the Importance of Attention in Pretrained
-               Transformers},
-  author    = {Hassid, Michael and Peng, Hao and Rotem, Daniel and Kasai, Jungo and Montero, Ivan and Smith, Noah A. and
-               Schwartz, Roy},
-  booktitle = {Findings of the Association for Computational Linguistics: EMNLP},
-  year      = {2022},
-  note      = {arXiv:2211.03495}
-}""",
-    """@inproceedings{louizos2018learning,
-  title     = {Learning Sparse Neural Networks through {L0} Regularization},
-  author    = {Louizos, Christos and Welling, Max and Kingma, Diederik P.},
-  booktitle = {International Conference on Learning Representations},
-  year      = {2018}
-}""",
-    """@inproceedings{zhou2020scheduled,
-  title     = {Scheduled {DropHead}: A Regularization Method for Transformer Models},
-  author    = {Zhou, Wangchunshu and Ge, Tao and Wei, Furu and Zhou, Ming and Xu, Ke},
-  booktitle = {Findings of the Association for Computational Linguistics: EMNLP},
-  year      = {2020}
-}""",
-    """@article{mcgrath2023hydra,
-  title   = {The Hydra Effect: Emergent Self-repair in Language Model Computations},
-  author  = {McGrath, Thomas and Rahtz, Matthew and Kramar, Janos and Mikulik, Vladimir and Legg, Shane},
-  journal = {arXiv:2307.15771},
-  year    = {2023}
-}""",
+REFERENCES = cited(
+    "michel2019sixteen",
+    "voita2019analyzing",
+    "hassid2022attention",
+    "louizos2018learning",
+    "zhou2020scheduled",
+    "mcgrath2023hydra",
 )
 
 
 def paragraph(reading: Reading) -> str:
     """Methods as a paragraph to copy into a paper, from this run's settings."""
-    version = (reading.provenance.get("versions") or {}).get("interp-attention")
-    weights = f" ({reading.weights})" if reading.weights else ""
     sequences = reading.config.get("sequences")
     of = f" of {words.count(int(sequences), 'sequence')}" if sequences else ""
     return (
-        f"We scored the {words.count(reading.n_heads, 'attention head')} of {reading.model_name}{weights} with "
-        f"{f'interp {version}' if version else 'interp'} by the mean absolute derivative of the metric by a gate on "
+        f"{reading.who} by the mean absolute derivative of the metric by a gate on "
         f"each head's output, normalised by layer (Michel et al., 2019), on a third{of}. On the others heads "
         "were ablated one by one (output replaced by that on another sequence at the same position) and pruned by "
         "gating in steps of 10 %, in the order of importance and in random orders. Changes are paired by sequence, "

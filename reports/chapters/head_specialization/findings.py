@@ -57,7 +57,8 @@ def lead(reading: Reading) -> Sentence:
     more = f", and {words.few(len(listed) - _MARGIN, 'further kind')}" if len(listed) > _MARGIN else ""
     n = n_called(rows)
     are = words.agree(n, "is called something", "are called something")
-    return Sentence(f"Of {scored}, {words.number_word(n)} {are}: {told}{more}.", (Rows("kinds", {"called": True}),))
+    who = f"All of {scored}" if n == reading.n_heads else f"Of {scored}, {words.number_word(n)}"
+    return Sentence(f"{who} {are}: {told}{more}.", (Rows("kinds", {"called": True}),))
 
 
 def kinds(reading: Reading) -> Finding | None:

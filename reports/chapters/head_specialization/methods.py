@@ -3,6 +3,7 @@
 from reports import words
 from reports.chapters import Method
 from reports.chapters.reading import Reading
+from reports.references import cited
 
 METHODS = (
     Method(
@@ -96,127 +97,28 @@ METHODS = (
     ),
 )
 
-REFERENCES = (
-    """@inproceedings{clark2019bert,
-  title     = {What Does {BERT} Look At? {A}n Analysis of {BERT}'s Attention},
-  author    = {Clark, Kevin and Khandelwal, Urvashi and Levy, Omer and Manning, Christopher D.},
-  booktitle = {Proceedings of the ACL Workshop BlackboxNLP},
-  year      = {2019},
-  note      = {arXiv:1906.04341}
-}""",
-    """@inproceedings{voita2019analyzing,
-  title     = {Analyzing Multi-Head Self-Attention: Specialized Heads Do the Heavy Lifting, the Rest Can Be Pruned},
-  author    = {Voita, Elena and Talbot, David and Moiseev, Fedor and Sennrich, Rico and Titov, Ivan},
-  booktitle = {Proceedings of ACL},
-  year      = {2019},
-  note      = {arXiv:1905.09418}
-}""",
-    """@inproceedings{kovaleva2019revealing,
-  title     = {Revealing the Dark Secrets of {BERT}},
-  author    = {Kovaleva, Olga and Romanov, Alexey and Rogers, Anna and Rumshisky, Anna},
-  booktitle = {Proceedings of EMNLP-IJCNLP},
-  year      = {2019},
-  note      = {arXiv:1908.08593}
-}""",
-    """@inproceedings{kobayashi2020attention,
-  title     = {Attention is Not Only a Weight: Analyzing Transformers with Vector Norms},
-  author    = {Kobayashi, Goro and Kuribayashi, Tatsuki and Yokoi, Sho and Inui, Kentaro},
-  booktitle = {Proceedings of EMNLP},
-  year      = {2020},
-  note      = {arXiv:2004.10102}
-}""",
-    """@inproceedings{gu2025when,
-  title     = {When Attention Sink Emerges in Language Models: An Empirical View},
-  author    = {Gu, Xiangming and Pang, Tianyu and Du, Chao and Liu, Qian and Zhang, Fengzhuo and Du, Cunxiao and
-               Wang, Ye and Lin, Min},
-  booktitle = {International Conference on Learning Representations},
-  year      = {2025},
-  note      = {arXiv:2410.10781}
-}""",
-    """@article{elhage2021mathematical,
-  title   = {A Mathematical Framework for Transformer Circuits},
-  author  = {Elhage, Nelson and Nanda, Neel and Olsson, Catherine and Henighan, Tom and Joseph, Nicholas and
-             Mann, Ben and Askell, Amanda and Bai, Yuntao and Chen, Anna and Conerly, Tom and others},
-  journal = {Transformer Circuits Thread},
-  year    = {2021}
-}""",
-    """@article{lin1991divergence,
-  title   = {Divergence Measures Based on the {Shannon} Entropy},
-  author  = {Lin, Jianhua},
-  journal = {IEEE Transactions on Information Theory},
-  volume  = {37},
-  number  = {1},
-  pages   = {145--151},
-  year    = {1991}
-}""",
-    """@article{ward1963hierarchical,
-  title   = {Hierarchical Grouping to Optimize an Objective Function},
-  author  = {Ward, Joe H.},
-  journal = {Journal of the American Statistical Association},
-  volume  = {58},
-  number  = {301},
-  pages   = {236--244},
-  year    = {1963}
-}""",
-    """@article{rousseeuw1987silhouettes,
-  title   = {Silhouettes: A Graphical Aid to the Interpretation and Validation of Cluster Analysis},
-  author  = {Rousseeuw, Peter J.},
-  journal = {Journal of Computational and Applied Mathematics},
-  volume  = {20},
-  pages   = {53--65},
-  year    = {1987}
-}""",
-    """@article{hennig2007cluster,
-  title   = {Cluster-wise Assessment of Cluster Stability},
-  author  = {Hennig, Christian},
-  journal = {Computational Statistics \\& Data Analysis},
-  volume  = {52},
-  number  = {1},
-  pages   = {258--271},
-  year    = {2007}
-}""",
-    """@article{hubert1985comparing,
-  title   = {Comparing Partitions},
-  author  = {Hubert, Lawrence and Arabie, Phipps},
-  journal = {Journal of Classification},
-  volume  = {2},
-  pages   = {193--218},
-  year    = {1985}
-}""",
-    """@article{romano2005exact,
-  title   = {Exact and Approximate Stepdown Methods for Multiple Hypothesis Testing},
-  author  = {Romano, Joseph P. and Wolf, Michael},
-  journal = {Journal of the American Statistical Association},
-  volume  = {100},
-  number  = {469},
-  pages   = {94--108},
-  year    = {2005}
-}""",
-    """@article{benjamini1995controlling,
-  title   = {Controlling the False Discovery Rate: A Practical and Powerful Approach to Multiple Testing},
-  author  = {Benjamini, Yoav and Hochberg, Yosef},
-  journal = {Journal of the Royal Statistical Society: Series B},
-  volume  = {57},
-  number  = {1},
-  pages   = {289--300},
-  year    = {1995}
-}""",
-    """@book{efron1993introduction,
-  title     = {An Introduction to the Bootstrap},
-  author    = {Efron, Bradley and Tibshirani, Robert J.},
-  publisher = {Chapman \\& Hall},
-  year      = {1993}
-}""",
+REFERENCES = cited(
+    "clark2019bert",
+    "voita2019analyzing",
+    "kovaleva2019revealing",
+    "kobayashi2020attention",
+    "gu2025when",
+    "elhage2021mathematical",
+    "lin1991divergence",
+    "ward1963hierarchical",
+    "rousseeuw1987silhouettes",
+    "hennig2007cluster",
+    "hubert1985comparing",
+    "romano2005exact",
+    "benjamini1995controlling",
+    "efron1993introduction",
 )
 
 
 def paragraph(reading: Reading) -> str:
     """Methods as a paragraph to copy into a paper, from this run's settings."""
-    version = (reading.provenance.get("versions") or {}).get("interp-attention")
-    weights = f" ({reading.weights})" if reading.weights else ""
     return (
-        f"We scored the {words.count(reading.n_heads, 'attention head')} of {reading.model_name}{weights} with "
-        f"{f'interp {version}' if version else 'interp'}{_settings(reading)}. {_texts(reading)}For each head we took "
+        f"{reading.who}{reading.numerics}. {_texts(reading)}For each head we took "
         "the share of its attention on sets of tokens, plain and weighted by the norms of the transformed values "
         "(Kobayashi et al., 2020), its entropy and its distances; statistics were taken within a window of text, then "
         "averaged over documents, with studentised bootstrap intervals over documents (95 %). Attention between words "
@@ -228,12 +130,6 @@ def paragraph(reading: Reading) -> str:
         "compared by the mean Jensen-Shannon divergence between their rows and clustered by Ward's method on its root, "
         "the number of clusters by silhouette, stability by the adjusted Rand index under resampled documents."
     )
-
-
-def _settings(reading: Reading) -> str:
-    known = [("in", reading.provenance.get("dtype")), ("seed", reading.provenance.get("seed"))]
-    told = [f"{name} {words.visible(str(value))}" for name, value in known if value is not None]
-    return f" ({', '.join(told)})" if told else ""
 
 
 def _texts(reading: Reading) -> str:

@@ -53,7 +53,12 @@ def plates(reading: Reading) -> tuple[Plate, ...]:
     groups = [_groups(reading, stack) for stack in reading.stacks]
     measures = [
         maps_plate(
-            reading, words.slug(f"measures {stack}"), _MEASURES, f"The main measures, head by head{_of(stack)}", stack
+            reading,
+            words.slug(f"measures {stack}"),
+            _MEASURES,
+            f"The main measures, head by head{_of(stack)}",
+            stack,
+            main=main_data(reading),
         )
         for stack in reading.stacks
     ]
@@ -189,8 +194,8 @@ def _groups(reading: Reading, stack: str) -> Plate | None:
         f"Which heads attend alike{_of(stack)}",
         "Heads laid out so that those with alike rows are near one another: multidimensional scaling of the mean "
         f"Jensen–Shannon divergence between rows of {words.count(len(table), 'head')}, as Clark et al. (2019)."
-        f"{stress} Left by kind (hollow: called nothing), middle by group (named: the head in its middle), right by "
-        "layer.",
+        f"{stress} Left by kind (hollow: called nothing; the outermost heads are named), middle by group (named: the "
+        "head in its middle), right by layer.",
         figure,
         (Rows("groups"), Rows("clusterings")),
     )

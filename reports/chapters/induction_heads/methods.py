@@ -3,6 +3,7 @@
 from reports import words
 from reports.chapters import Method
 from reports.chapters.reading import Reading
+from reports.references import cited
 
 METHODS = (
     Method(
@@ -82,63 +83,20 @@ METHODS = (
     ),
 )
 
-REFERENCES = (
-    """@article{olsson2022context,
-  title   = {In-context Learning and Induction Heads},
-  author  = {Olsson, Catherine and Elhage, Nelson and Nanda, Neel and Joseph, Nicholas and DasSarma, Nova and
-             Henighan, Tom and Mann, Ben and Askell, Amanda and Bai, Yuntao and Chen, Anna and others},
-  journal = {Transformer Circuits Thread},
-  year    = {2022},
-  note    = {arXiv:2209.11895}
-}""",
-    """@article{elhage2021mathematical,
-  title   = {A Mathematical Framework for Transformer Circuits},
-  author  = {Elhage, Nelson and Nanda, Neel and Olsson, Catherine and Henighan, Tom and Joseph, Nicholas and
-             Mann, Ben and Askell, Amanda and Bai, Yuntao and Chen, Anna and Conerly, Tom and others},
-  journal = {Transformer Circuits Thread},
-  year    = {2021}
-}""",
-    """@inproceedings{wang2023interpretability,
-  title     = {Interpretability in the Wild: a Circuit for Indirect Object Identification in {GPT-2} Small},
-  author    = {Wang, Kevin Ro and Variengien, Alexandre and Conmy, Arthur and Shlegeris, Buck and Steinhardt, Jacob},
-  booktitle = {International Conference on Learning Representations},
-  year      = {2023},
-  note      = {arXiv:2211.00593}
-}""",
-    """@article{benjamini1995controlling,
-  title   = {Controlling the False Discovery Rate: A Practical and Powerful Approach to Multiple Testing},
-  author  = {Benjamini, Yoav and Hochberg, Yosef},
-  journal = {Journal of the Royal Statistical Society: Series B},
-  volume  = {57},
-  number  = {1},
-  pages   = {289--300},
-  year    = {1995}
-}""",
-    """@article{romano2005exact,
-  title   = {Exact and Approximate Stepdown Methods for Multiple Hypothesis Testing},
-  author  = {Romano, Joseph P. and Wolf, Michael},
-  journal = {Journal of the American Statistical Association},
-  volume  = {100},
-  number  = {469},
-  pages   = {94--108},
-  year    = {2005}
-}""",
-    """@book{efron1993introduction,
-  title     = {An Introduction to the Bootstrap},
-  author    = {Efron, Bradley and Tibshirani, Robert J.},
-  publisher = {Chapman \\& Hall},
-  year      = {1993}
-}""",
+REFERENCES = cited(
+    "olsson2022context",
+    "elhage2021mathematical",
+    "wang2023interpretability",
+    "benjamini1995controlling",
+    "romano2005exact",
+    "efron1993introduction",
 )
 
 
 def paragraph(reading: Reading) -> str:
     """Methods as a paragraph to copy into a paper, from this run's settings."""
-    version = (reading.provenance.get("versions") or {}).get("interp-attention")
-    weights = f" ({reading.weights})" if reading.weights else ""
     return (
-        f"We scored the {words.count(reading.n_heads, 'attention head')} of {reading.model_name}{weights} with "
-        f"{f'interp {version}' if version else 'interp'}{_settings(reading)}. {_tokens(reading)}Prefix matching is the "
+        f"{reading.who}{reading.numerics}. {_tokens(reading)}Prefix matching is the "
         "mean attention to the token after an earlier occurrence of the current one (Olsson et al., 2022), over "
         "queries that have one; statistics were taken within a sequence and averaged over sequences, with studentised "
         "bootstrap intervals over sequences (95 %). Chance is the same statistic under uniform attention with the same "
@@ -148,12 +106,6 @@ def paragraph(reading: Reading) -> str:
         "0.05). Copying scores follow Olsson et al. (2022) and Elhage et al. (2021). Heads to ablate were chosen on "
         "one half of the sequences and the loss was taken on the other."
     )
-
-
-def _settings(reading: Reading) -> str:
-    known = [("in", reading.provenance.get("dtype")), ("seed", reading.provenance.get("seed"))]
-    told = [f"{name} {words.visible(str(value))}" for name, value in known if value is not None]
-    return f" ({', '.join(told)})" if told else ""
 
 
 def _tokens(reading: Reading) -> str:

@@ -9,6 +9,7 @@ from reports.chapters import Chapter, Finding, Method, Plate, Rows, Sentence, Ta
 from reports.chapters.maps import map_plate
 from reports.chapters.reading import Reading, first, head_rows, records
 from reports.figures import long_context as draw
+from reports.references import cited
 
 TABLES = {
     "kinds": TableNote("Which heads are called retrieval heads, and what speaks for and against it.", "-value"),
@@ -41,13 +42,8 @@ METHODS = (
         "the length and not with its square.",
     ),
 )  # fmt: skip
-REFERENCES = (
-    """@article{wu2024retrieval,
-  title={Retrieval Head Mechanistically Explains Long-Context Factuality},
-  author={Wu, Wenhao and Wang, Yizhong and Xiao, Guangxuan and Peng, Hao and Fu, Yao},
-  journal={arXiv preprint arXiv:2404.15574},
-  year={2024}
-}""",
+REFERENCES = cited(
+    "wu2024retrieval",
 )
 
 

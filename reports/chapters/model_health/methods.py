@@ -2,6 +2,7 @@
 
 from reports.chapters import Method
 from reports.chapters.reading import Reading
+from reports.references import cited
 
 METHODS = (
     Method(
@@ -66,16 +67,11 @@ METHODS = (
         "token, within its window.",
     ),
 )
-REFERENCES = (
-    "@article{derrida1981, author={Derrida, B.}, title={Random-energy model: An exactly solvable model of disordered "
-    "systems}, journal={Physical Review B}, volume={24}, pages={2613--2626}, year={1981}}",
-    "@inproceedings{zhai2023, author={Zhai, S. and Likhomanenko, T. and Littwin, E. and Busbridge, D. and Ramapuram, "
-    "J. and Zhang, Y. and Gu, J. and Susskind, J.}, title={Stabilizing Transformer Training by Preventing Attention "
-    "Entropy Collapse}, booktitle={ICML}, year={2023}}",
-    "@inproceedings{michel2019, author={Michel, P. and Levy, O. and Neubig, G.}, title={Are Sixteen Heads Really "
-    "Better than One?}, booktitle={NeurIPS}, year={2019}}",
-    "@inproceedings{vaswani2017, author={Vaswani, A. and others}, title={Attention Is All You Need}, "
-    "booktitle={NeurIPS}, year={2017}}",
+REFERENCES = cited(
+    "derrida1981random",
+    "zhai2023stabilizing",
+    "michel2019sixteen",
+    "vaswani2017attention",
 )
 
 

@@ -26,6 +26,7 @@ from analyses.attention_design import (
 )
 from analyses.attention_design.claims import Claim
 from analyses.attention_design.config import Config
+from analyses.attention_design.subspaces import subspace_overlaps
 from analyses.attention_design.tasks import Recall, fit, look_back, score, two_relations
 from interp import load
 from interp.attention import edits
@@ -227,12 +228,12 @@ def test_scale_of_a_model_is_edited_around_its_own() -> None:
 
 def test_equal_heads_have_one_subspace() -> None:
     model = load("tiny-2l")
-    found = on_model._overlaps(model, "W_V")
+    found = subspace_overlaps(model, "W_V")
     assert ((found > 0) & (found < 1)).all()
     weights = model.head_weights(0).W_V
     with torch.no_grad():
         weights[1:] = weights[:1].clone()
-    assert on_model._overlaps(model, "W_V")[0] == pytest.approx(1)
+    assert subspace_overlaps(model, "W_V")[0] == pytest.approx(1)
 
 
 def test_settings_that_mean_nothing_are_refused() -> None:

@@ -1,28 +1,13 @@
 """The analysis as a program: by its module, by its path, and as the entry point names it."""
 
-import subprocess
-import sys
-import tomllib
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from interp.plugins import Analysis
 from interp.results import RunFolder
 from tests.analyses.head_specialization.planted import WORDS, tokenizer, write_text
 from tests.families import make
-
-ROOT = Path(__file__).parents[3]
-
-
-def python(*args: str) -> subprocess.CompletedProcess[str]:
-    import os
-
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    return subprocess.run(
-        [sys.executable, *args], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+from tests.programs import declared, python
 
 
 @pytest.fixture(scope="module")
@@ -33,12 +18,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_entry_point_is_an_analysis() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    module = import_module(project["entry-points"]["interp.analyses"]["head-specialization"])
-    analysis = Analysis("head-specialization", module)
+    analysis = declared("head-specialization")
     assert analysis.question.startswith("What does each head attend to, and how sure is that?")
     assert {"heads", "kinds", "relations", "offsets", "stability"} <= set(analysis.schemas)
-    assert set(analysis.memory_settings) <= set(analysis.config_class.__dataclass_fields__)
 
 
 def test_it_runs_as_a_module_into_a_run_folder(folder: Path, tmp_path: Path) -> None:

@@ -1,27 +1,12 @@
 """The analysis as a program: by its module, by its path, and as the entry point names it."""
 
-import subprocess
-import sys
-import tomllib
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
-from interp.plugins import Analysis
 from interp.results import RunFolder
 from tests.families import make
-
-ROOT = Path(__file__).parents[3]
-
-
-def python(*args: str) -> subprocess.CompletedProcess[str]:
-    import os
-
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
-    return subprocess.run(
-        [sys.executable, *args], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
-    )
+from tests.programs import declared, python
 
 
 @pytest.fixture(scope="module")
@@ -32,12 +17,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_entry_point_is_an_analysis() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    module = import_module(project["entry-points"]["interp.analyses"]["induction-heads"])
-    analysis = Analysis("induction-heads", module)
+    analysis = declared("induction-heads")
     assert analysis.question.startswith("Which heads are induction heads")
     assert {"heads", "kinds", "ablation", "composition", "reach"} <= set(analysis.schemas)
-    assert set(analysis.memory_settings) <= set(analysis.config_class.__dataclass_fields__)
 
 
 def test_it_runs_as_a_module_into_a_run_folder(folder: Path, tmp_path: Path) -> None:

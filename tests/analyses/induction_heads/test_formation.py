@@ -163,12 +163,13 @@ def test_a_broken_checkpoint_is_named_and_the_others_are_used(
     assert any(part["part"] == "checkpoint step-20 of mine" and told in part["reason"] for part in work.left_out)
 
 
-def test_where_all_are_broken_nothing_is_made_up(folder: Path) -> None:
+def test_where_all_are_broken_the_run_fails_and_says_why(folder: Path) -> None:
     for place in checkpoint_folders(folder).values():
         cut_short(place)
-    whole, heads = measured(AFTER.model, checkpoints=(str(folder),))
-    assert heads.empty
-    assert bool(whole["value"].isna().all())
+    with pytest.raises(
+        UserError, match=r"none of the 3 checkpoints of mine can be read; the first, step-0: .*safetens"
+    ):
+        measured(AFTER.model, checkpoints=(str(folder),))
 
 
 def test_what_is_no_run_is_refused_at_once(tmp_path: Path) -> None:

@@ -4,16 +4,18 @@ import re
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch.testing import assert_close
 
 PAGE = Path(__file__).parents[3] / "docs" / "toy-models.md"
 
 
-def test_the_examples_of_the_page(tmp_path: Path) -> None:
+def test_the_examples_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     examples = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), flags=re.DOTALL | re.MULTILINE)
     assert len(examples) == 4
-    found: dict[str, Any] = {"out": tmp_path}
+    found: dict[str, Any] = {}
     for example in examples:
         exec(compile(example, str(PAGE), "exec"), found)
         if "again" in found and "logits" in found:
