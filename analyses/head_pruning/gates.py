@@ -6,7 +6,7 @@ with λ raised step by step. At test time a gate is the clipped, stretched σ(lo
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,13 +21,14 @@ from analyses.head_pruning.inputs import Data, is_cheap
 from analyses.head_pruning.metrics import values_under
 from analyses.head_pruning.scores import Scores
 from interp import HookedModel
+from interp.ablation import Batch, Metric
 from interp.attention.edits import GateHeads
 from interp.results import Workspace
 from interp.statistics import mean_interval
 
 BETA, LOW, HIGH = 0.33, -0.1, 1.1  # Voita's temperature and stretch
 _EPSILON = 1e-6
-_START = 2.0  # of log a: P(open) is 0.94
+START = 2.0  # of log a: P(open) is 0.94
 
 GATES = {"penalty": float, "site": str, "layer": int, "head": int, "log_alpha": float, "p_open": float, "gate": float}
 PATH = {
@@ -65,14 +66,14 @@ def _trained(
     model: HookedModel, data: Data, scores: Scores, config: Config, work: Workspace
 ) -> dict[str, pd.DataFrame]:
     heads: list[Head] = list(zip(scores.heads["site"], scores.heads["head"].astype(int), strict=True))
-    reported = data.batches(model, data.reported_on, config)
+    scored, reported = (data.batches(model, rows, config) for rows in (data.scored_on, data.reported_on))
     untouched = values_under(model, reported, data.measure.metric, {})
     units = data.units(data.reported_on)
-    log_alpha = torch.full((len(heads),), _START, requires_grad=True)
+    log_alpha = torch.full((len(heads),), START, requires_grad=True)
     gates, path = [], []
     with _weights_put_back(model, config.weight_rate > 0):
         for penalty in work.progress(sorted(config.gate_penalties), "penalties"):
-            train(model, data, heads, log_alpha, penalty, config)
+            train(model, scored, data.measure.scored, heads, log_alpha, penalty, config)
             gate = at_test(log_alpha.detach())
             given = dict(zip(heads, gate.tolist(), strict=True))
             values = values_under(model, reported, data.measure.metric, given)
@@ -90,9 +91,14 @@ def _trained(
     return {"gates": whole, "gates_path": pd.DataFrame(path)}
 
 
-def train(model: HookedModel, data: Data, heads: list[Head], log_alpha: Tensor, penalty: float, config: Config) -> None:
-    """Train gates, and weights where they have a rate, for some steps on the scoring part, in place."""
-    batches = data.batches(model, data.scored_on, config)
+def train(
+    model: HookedModel, batches: Sequence[Batch], metric: Metric, heads: Sequence[Head], log_alpha: Tensor,
+    penalty: float, config: Config,
+) -> None:  # fmt: skip
+    """Train gates, and weights where they have a rate, for some steps on some batches in turn, in place.
+
+    ``config``: ``gate_steps, gate_rate, weight_rate, seed`` of it.
+    """
     generator = torch.Generator().manual_seed(config.seed)
     groups = [{"params": [log_alpha], "lr": config.gate_rate}]
     if config.weight_rate > 0:
@@ -101,7 +107,7 @@ def train(model: HookedModel, data: Data, heads: list[Head], log_alpha: Tensor, 
     for step in range(config.gate_steps):
         gate = sampled(log_alpha, generator).to(model.device)
         with torch.enable_grad(), model.edit(GateHeads(dict(zip(heads, gate, strict=True)))):
-            loss = data.measure.scored(model, {**batches[step % len(batches)], "grad": True}).mean()
+            loss = metric(model, {**batches[step % len(batches)], "grad": True}).mean()
             objective = loss + penalty * p_open(log_alpha).sum().to(loss.device)
             if config.weight_rate > 0:
                 optimiser.zero_grad()

@@ -8,6 +8,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
 
 import pandas as pd
 import tyro
@@ -75,8 +76,9 @@ def markdown(table: pd.DataFrame) -> list[str]:
     return lines
 
 
-def _say(text: str, where: object) -> None:
-    print(text, file=where, flush=True)  # pyright: ignore[reportArgumentType, reportCallIssue]
+def _say(text: str, where: TextIO) -> None:
+    where.write(f"{text}\n")
+    where.flush()
 
 
 if __name__ == "__main__":

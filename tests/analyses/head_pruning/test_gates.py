@@ -30,11 +30,12 @@ def test_gates_get_gradients_and_the_weights_stay() -> None:
     model = plant(*twins(), gain=8.0).model
     config = Config(length=16, sequences=6, gate_steps=3, weight_rate=0.01)
     data = inputs.make(model, config, Workspace()).first
+    batches = data.batches(model, data.scored_on, config)
     heads = [(site.name, head) for site in model.sites for head in range(site.n_heads)]
     before = {name: p.detach().clone() for name, p in model.module.named_parameters()}
     log_alpha = torch.full((len(heads),), 2.0, requires_grad=True)
     with gates._weights_put_back(model, trained=True):
-        gates.train(model, data, heads, log_alpha, 0.1, config)
+        gates.train(model, batches, data.measure.scored, heads, log_alpha, 0.1, config)
         moved = [name for name, p in model.module.named_parameters() if not torch.equal(p, before[name])]
     assert moved
     assert all(torch.equal(p, before[name]) for name, p in model.module.named_parameters())
@@ -46,7 +47,9 @@ def test_frozen_weights_are_not_touched() -> None:
     model = plant(*twins(), gain=8.0).model
     config = Config(length=16, sequences=6, gate_steps=3)
     data = inputs.make(model, config, Workspace()).first
+    batches = data.batches(model, data.scored_on, config)
     heads = [(site.name, head) for site in model.sites for head in range(site.n_heads)]
     before = {name: p.detach().clone() for name, p in model.module.named_parameters()}
-    gates.train(model, data, heads, torch.full((len(heads),), 2.0, requires_grad=True), 0.1, config)
+    log_alpha = torch.full((len(heads),), 2.0, requires_grad=True)
+    gates.train(model, batches, data.measure.scored, heads, log_alpha, 0.1, config)
     assert all(torch.equal(p, before[name]) and p.grad is None for name, p in model.module.named_parameters())
