@@ -197,7 +197,8 @@ def test_a_mark_on_every_head_is_no_mark(made: Chapter) -> None:
 
 def test_gates_are_named_once_where_they_are_close(made: Chapter) -> None:
     path = pd.DataFrame({"penalty": [0.001, 0.01, 0.1, 1.0], "share_pruned": [0.0, 0.0, 0.25, 0.25],
-                         "loss": [2.0, 2.001, 2.1, 2.9], "ci_low": -0.1, "ci_high": 0.1})  # fmt: skip
+                         "loss": [2.0, 2.001, 2.1, 2.9], "ci_low": [-0.1, -0.1, 0.0, 0.8],
+                         "ci_high": [0.1, 0.1, 0.2, 1.0]})  # fmt: skip
     curve = pd.DataFrame({"share": np.linspace(0, 1, 11), "value": np.linspace(2, 12, 11)})
     with style.paper():
         _, (ax,) = style.canvas(4, 3)
