@@ -112,6 +112,10 @@ def _fit(module: Any, texts: Labelled) -> None:
             module(input_ids=batch["tokens"], attention_mask=None if valid is None else valid.long())
     handle.remove()
     x, labels = torch.cat(seen), torch.cat([texts.labels(batch) for batch in texts.batches])
+    nn.init.zeros_(
+        head.weight
+    )  # where it begins is drawn at random otherwise, and a resumed run would have another head
+    nn.init.zeros_(head.bias)
     optimiser = torch.optim.LBFGS(head.parameters(), max_iter=200, line_search_fn="strong_wolfe")
 
     def closure() -> Any:

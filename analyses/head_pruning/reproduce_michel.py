@@ -7,9 +7,10 @@ finished is kept in ``--out`` and taken up again by the same command. Numbers of
 what they need.
 """
 
+import hashlib
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -98,7 +99,9 @@ def reproduce(config: Config) -> pd.DataFrame:
     model = interp.load(module, tokenizer=tokenizer, verify=False)
     texts = {name: Labelled(table, tokenizer, cut) for name, table in drawn.items()}
     about = {"name": checkpoint.name, "weights_sha256": checkpoint.weights_sha256}
-    inputs = fingerprint("reproduce-michel", replace(config, out=Path()), about, code_sha256(head_pruning))
+    settings = {name: value for name, value in vars(config).items() if name != "out"}
+    settings["texts"] = [_sha256(table) for table in (*drawn.values(), fit) if table is not None]
+    inputs = fingerprint("reproduce-michel", settings, about, code_sha256(head_pruning))
     found = measure(
         model, texts["scored"], texts["reported"], config.out / "steps" / inputs[:16],
         penalties=config.gate_penalties, gate_steps=config.gate_steps, rounds=config.rounds, seed=config.seed,
@@ -120,6 +123,10 @@ def _described(config: Config, drawn: dict[str, pd.DataFrame], fit: pd.DataFrame
             for name, table in drawn.items()
         ),
     ]
+
+
+def _sha256(table: pd.DataFrame) -> str:
+    return hashlib.sha256(table.to_csv(index=False).encode()).hexdigest()
 
 
 def _elsewhere() -> list[dict[str, str]]:

@@ -99,14 +99,25 @@ def test_an_interrupted_run_is_gone_on_with(
     pd.testing.assert_frame_equal(reproduce(config), whole)
     assert len(seen) == 3  # of 2 files × 2 layers, 2 curves and 2 best heads, 5 were there
     seen.clear()
+    monkeypatch.chdir(tmp_path)  # what lies beside the run has no part in it
     pd.testing.assert_frame_equal(reproduce(config), whole)
     assert not seen
+    pd.read_csv(texts).iloc[:50].to_csv(tmp_path / "fewer.csv", index=False)
+    monkeypatch.setattr(classified, "michel", stopped_at_once)
+    with pytest.raises(KeyboardInterrupt):
+        reproduce(replace(config, scored=tmp_path / "fewer.csv"))
+
+
+def stopped_at_once(*_: Any) -> Any:
+    raise KeyboardInterrupt
 
 
 def test_single_heads_are_those_of_the_eager_model(folder: Path, texts: Path, tmp_path: Path) -> None:
     """Sorted, padded batches and replayed layers against one text at a time without the head's columns of W_O."""
     checkpoint, tokenizer, table = locate(str(folder)), AutoTokenizer.from_pretrained(folder), pd.read_csv(texts)
     module = classifier(checkpoint, tokenizer, table, Cut(16, 16))
+    again = classifier(checkpoint, tokenizer, table, Cut(16, 16))
+    assert torch.equal(module.classifier.weight, again.classifier.weight)  # fitted from one start
     model = interp.load(module, tokenizer=tokenizer, verify=False)
     given = Labelled(table, tokenizer, Cut(16, 7))
     found = classified._changes(model, given, given.loss, [[(model.sites[1].name, 2)]])[0]
