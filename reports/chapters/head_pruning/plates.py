@@ -29,7 +29,7 @@ def opening(reading: Reading) -> Plate | None:
     chosen = needed if len(needed) else heads.sort_values("value", ascending=False)
     stack = words.stack_name(str(chosen["site"].iloc[0]))
     most = min(_OUTLINED, len(heads) // 4)
-    outlined = reading.stack(_outstanding(chosen, effects if len(needed) else heads), stack).head(most)
+    outlined = reading.stack(_outstanding(needed, effects) if len(needed) else chosen, stack).head(most)
     which = "needed most when ablated one by one" if len(needed) else "of highest importance"
     mark = f" Outlined: {words.agree(len(outlined), 'the head', 'heads')} {which}." if len(outlined) else ""
     caption = (
@@ -40,9 +40,8 @@ def opening(reading: Reading) -> Plate | None:
 
 
 def _outstanding(chosen: pd.DataFrame, every: pd.DataFrame) -> pd.DataFrame:
-    """Those of some heads that are surely above the median of all: none where all are alike."""
-    value = "change" if "change" in every else "value"
-    return chosen.loc[chosen["ci_low"] > every[value].median()]
+    """Those of some heads whose effect is surely above the median of all: none where all are alike."""
+    return chosen.loc[chosen["ci_low"] > every["change"].median()]
 
 
 def plates(reading: Reading) -> tuple[Plate, ...]:

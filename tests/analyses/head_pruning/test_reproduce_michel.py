@@ -69,7 +69,7 @@ def test_published_numbers_stand_beside_measured_ones(folder: Path, texts: Path,
     assert sum("pruned by importance" in name for name in names) == 10
     assert sum("learned gates" in name for name in names) == 2
     assert sum("batches of" in name for name in names) == 2
-    elsewhere = found[found["needs"] != ""]
+    elsewhere: Any = found[found["needs"] != ""]
     assert (elsewhere["measured"] == "").all()
     assert (elsewhere["published"] != "").all()
     said = "\n".join(reproduce_michel.markdown(found))
@@ -121,7 +121,7 @@ def test_single_heads_are_those_of_the_eager_model(folder: Path, texts: Path, tm
     model = interp.load(module, tokenizer=tokenizer, verify=False)
     given = Labelled(table, tokenizer, Cut(16, 7))
     found = classified._changes(model, given, given.loss, [[(model.sites[1].name, 2)]])[0]
-    eager = BertForSequenceClassification.from_pretrained(folder, num_labels=2, attn_implementation="eager").eval()
+    eager: Any = BertForSequenceClassification.from_pretrained(folder, num_labels=2, attn_implementation="eager").eval()
     eager.load_state_dict(module.state_dict())
 
     def losses() -> list[float]:
