@@ -38,18 +38,29 @@ _COLUMNS = {
 }  # fmt: skip
 
 
-def table(config: Config, work: Workspace) -> pd.DataFrame:
+def table(
+    config: Config, work: Workspace, finished: Callable[[int, int], None] = lambda seed, trained: None
+) -> pd.DataFrame:
     """The table ``from_scratch``: mean loss on held-out sequences over seeds, and its difference from *scratch* with as
-    many heads (for *whole*: the most of them) and the same dropout, paired by seed, with intervals over seeds."""
+    many heads (for *whole*: the most of them) and the same dropout, paired by seed, with intervals over seeds.
+
+    ``finished`` hears of each seed that was trained now, and of how many these are.
+    """
     if not config.is_full:
         work.skip("small models with few heads from scratch, against larger ones cut to as few", "budget is report")
         return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in _COLUMNS.items()})
-    parts = [
-        work.step(f"from-scratch-{number}", lambda seed=config.seed + number: {"losses": of_seed(seed, config)})[
-            "losses"
-        ]
-        for number in range(config.scratch_seeds)
-    ]
+    trained: list[int] = []
+
+    def losses(seed: int) -> dict[str, pd.DataFrame]:
+        trained.append(seed)
+        return {"losses": of_seed(seed, config)}
+
+    parts = []
+    for seed in range(config.seed, config.seed + config.scratch_seeds):
+        before = len(trained)
+        parts.append(work.step(f"from-scratch-{seed}", lambda seed=seed: losses(seed))["losses"])
+        if len(trained) > before:
+            finished(seed, len(trained))
     return _summarised(pd.concat(parts, ignore_index=True), config)
 
 

@@ -6,13 +6,14 @@ with λ raised step by step. At test time a gate is the clipped, stretched σ(lo
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
+from numpy.typing import NDArray
 from torch import Tensor
 
 from analyses.head_pruning.config import Config
@@ -21,13 +22,14 @@ from analyses.head_pruning.inputs import Data, is_cheap
 from analyses.head_pruning.metrics import values_under
 from analyses.head_pruning.scores import Scores
 from interp import HookedModel
+from interp.ablation import Batch, Metric
 from interp.attention.edits import GateHeads
 from interp.results import Workspace
 from interp.statistics import mean_interval
 
 BETA, LOW, HIGH = 0.33, -0.1, 1.1  # Voita's temperature and stretch
 _EPSILON = 1e-6
-_START = 2.0  # of log a: P(open) is 0.94
+START = 2.0  # of log a: P(open) is 0.94
 
 GATES = {"penalty": float, "site": str, "layer": int, "head": int, "log_alpha": float, "p_open": float, "gate": float}
 PATH = {
@@ -58,41 +60,59 @@ def tables(model: HookedModel, data: Data, scores: Scores, config: Config, work:
     if not config.is_full and not is_cheap(model):
         work.skip("learned gates", "budget is report")
         return {"gates": _empty(GATES), "gates_path": _empty(PATH)}
-    return work.step("gates", lambda: _trained(model, data, scores, config, work))
+    reported = data.batches(model, data.reported_on, config)
+    untouched = values_under(model, reported, data.measure.metric, {})
+    start = np.full(len(scores.heads), START, np.float32)
+
+    def path(penalties: Sequence[float], start: NDArray[np.float32]) -> dict[str, pd.DataFrame]:
+        parts = []
+        with _weights_put_back(model, config.weight_rate > 0):
+            for penalty in work.progress(penalties, "penalties"):
+                parts.append(_trained(model, data, scores, untouched, penalty, start, config))
+                start = parts[-1]["gates"]["log_alpha"].to_numpy(np.float32)
+        return {name: pd.concat([part[name] for part in parts], ignore_index=True) for name in parts[0]}
+
+    penalties = sorted(config.gate_penalties)
+    if config.weight_rate > 0:  # trained weights are not kept, so that the path cannot be taken up in the middle
+        return work.step("gates", lambda: path(penalties, start))
+    found = []
+    for number, penalty in enumerate(penalties):
+        found.append(work.step(f"gates-{number}", lambda p=penalty, a=start: path([p], a)))
+        start = found[-1]["gates"]["log_alpha"].to_numpy(np.float32)
+    return {name: pd.concat([part[name] for part in found], ignore_index=True) for name in found[0]}
 
 
 def _trained(
-    model: HookedModel, data: Data, scores: Scores, config: Config, work: Workspace
-) -> dict[str, pd.DataFrame]:
+    model: HookedModel, data: Data, scores: Scores, untouched: NDArray[np.float64], penalty: float,
+    start: NDArray[np.float32], config: Config,
+) -> dict[str, pd.DataFrame]:  # fmt: skip
+    """Both tables at one λ, from gates that stand at ``start`` (log a)."""
     heads: list[Head] = list(zip(scores.heads["site"], scores.heads["head"].astype(int), strict=True))
-    reported = data.batches(model, data.reported_on, config)
-    untouched = values_under(model, reported, data.measure.metric, {})
-    units = data.units(data.reported_on)
-    log_alpha = torch.full((len(heads),), _START, requires_grad=True)
-    gates, path = [], []
-    with _weights_put_back(model, config.weight_rate > 0):
-        for penalty in work.progress(sorted(config.gate_penalties), "penalties"):
-            train(model, data, heads, log_alpha, penalty, config)
-            gate = at_test(log_alpha.detach())
-            given = dict(zip(heads, gate.tolist(), strict=True))
-            values = values_under(model, reported, data.measure.metric, given)
-            change = mean_interval(values - untouched, units, seed=config.seed)
-            kept = int((gate > 0).sum())
-            gates.append(scores.heads.assign(penalty=penalty, log_alpha=log_alpha.detach().numpy(),
-                                             p_open=p_open(log_alpha.detach()).numpy(), gate=gate.numpy()))  # fmt: skip
-            path.append(
-                {"penalty": penalty, "weights": "trained" if config.weight_rate > 0 else "frozen", "kept": kept,
-                 "share_pruned": 1 - kept / len(heads), "loss": float(values.mean()), "change": float(change.value),
-                 "ci_low": float(change.low), "ci_high": float(change.high), "n": int(change.n),
-                 "steps": config.gate_steps}
-            )  # fmt: skip
-    whole: Any = pd.concat(gates, ignore_index=True)[list(GATES)]
-    return {"gates": whole, "gates_path": pd.DataFrame(path)}
+    scored, reported = (data.batches(model, rows, config) for rows in (data.scored_on, data.reported_on))
+    log_alpha = torch.tensor(start, requires_grad=True)
+    train(model, scored, data.measure.scored, heads, log_alpha, penalty, config)
+    gate = at_test(log_alpha.detach())
+    values = values_under(model, reported, data.measure.metric, dict(zip(heads, gate.tolist(), strict=True)))
+    change = mean_interval(values - untouched, data.units(data.reported_on), seed=config.seed)
+    kept = int((gate > 0).sum())
+    gates: Any = scores.heads.assign(penalty=penalty, log_alpha=log_alpha.detach().numpy(),
+                                     p_open=p_open(log_alpha.detach()).numpy(), gate=gate.numpy())  # fmt: skip
+    path = pd.DataFrame([
+        {"penalty": penalty, "weights": "trained" if config.weight_rate > 0 else "frozen", "kept": kept,
+         "share_pruned": 1 - kept / len(heads), "loss": float(values.mean()), "change": float(change.value),
+         "ci_low": float(change.low), "ci_high": float(change.high), "n": int(change.n), "steps": config.gate_steps}
+    ])  # fmt: skip
+    return {"gates": gates[list(GATES)], "gates_path": path}
 
 
-def train(model: HookedModel, data: Data, heads: list[Head], log_alpha: Tensor, penalty: float, config: Config) -> None:
-    """Train gates, and weights where they have a rate, for some steps on the scoring part, in place."""
-    batches = data.batches(model, data.scored_on, config)
+def train(
+    model: HookedModel, batches: Sequence[Batch], metric: Metric, heads: Sequence[Head], log_alpha: Tensor,
+    penalty: float, config: Config,
+) -> None:  # fmt: skip
+    """Train gates, and weights where they have a rate, for some steps on some batches in turn, in place.
+
+    ``config``: ``gate_steps, gate_rate, weight_rate, seed`` of it.
+    """
     generator = torch.Generator().manual_seed(config.seed)
     groups = [{"params": [log_alpha], "lr": config.gate_rate}]
     if config.weight_rate > 0:
@@ -101,7 +121,7 @@ def train(model: HookedModel, data: Data, heads: list[Head], log_alpha: Tensor, 
     for step in range(config.gate_steps):
         gate = sampled(log_alpha, generator).to(model.device)
         with torch.enable_grad(), model.edit(GateHeads(dict(zip(heads, gate, strict=True)))):
-            loss = data.measure.scored(model, {**batches[step % len(batches)], "grad": True}).mean()
+            loss = metric(model, {**batches[step % len(batches)], "grad": True}).mean()
             objective = loss + penalty * p_open(log_alpha).sum().to(loss.device)
             if config.weight_rate > 0:
                 optimiser.zero_grad()

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
 from reports import style, words
-from reports.figures.labels import inches, label_points
+from reports.figures.labels import figure_of, inches, label_points
 
 VERDICTS = {"needed": "#0072b2", "harmful": "#d55e00", "undecided": style.MUTED}
 ORDERS: dict[str, tuple[str, str, Any]] = {
@@ -29,6 +29,7 @@ SCORES = {
     "integrated_zero": "integrated gradients",
     "weight_norm": "weight norm",
 }
+_NAMED = 6  # heads named in a scatter, at most
 ABLATIONS = {"resample": "resampled", "mean": "mean", "zero": "zero", "mean_pattern": "mean pattern"}
 
 
@@ -140,9 +141,12 @@ def importance_against_effect(table: pd.DataFrame, ax: Axes, ranks: bool, unit: 
     sns.despine(ax=ax)
     if ranks:
         return ax
-    named = table.assign(size=y.abs()).sort_values("size", ascending=False).head(6)
+    size = y.abs()
+    named = table.assign(size=size).loc[size >= 0.25 * size.max()].sort_values("size", ascending=False).head(_NAMED)
     points = list(zip(named["importance"], named["change"], strict=True))
-    return label_points(ax, points, [words.head_name(*h) for h in zip(named["layer"], named["head"], strict=True)])
+    others = [*zip(x, y, strict=True), *((at, 0.0) for at in np.linspace(*ax.get_xlim(), 60))]
+    names = [words.head_name(*head) for head in zip(named["layer"], named["head"], strict=True)]
+    return label_points(ax, points, names, others)
 
 
 def agreement(table: pd.DataFrame, ax: Axes) -> Axes:
@@ -200,7 +204,8 @@ def left_by_layer(table: pd.DataFrame, ax: Axes) -> Axes:
 
 
 def gates_path(table: pd.DataFrame, ax: Axes, importance: pd.DataFrame, unit: str = "nats per token") -> Axes:
-    """Loss against the share of heads that learned gates close, each point with its λ; beside it, importance's order.
+    """Loss against the share of heads that learned gates close, each point with its λ; beside it, importance's order,
+    as far as gates go.
 
     Args:
         table: the table ``gates_path``.
@@ -209,6 +214,9 @@ def gates_path(table: pd.DataFrame, ax: Axes, importance: pd.DataFrame, unit: st
         unit: of the metric.
     """
     ordered, rows = importance.sort_values("share"), table.sort_values("penalty")
+    beyond = ordered.loc[ordered["share"] > rows["share_pruned"].max() + 0.02, "share"]
+    end = float(beyond.iloc[0]) if len(beyond) else 1.0
+    ordered = ordered.loc[ordered["share"] <= end]
     ax.plot(ordered["share"], ordered["value"], color=style.MUTED, linewidth=1.0, label="pruned by importance")
     start = float(ordered["value"].iloc[0])
     ends = [start + rows["ci_low"], start + rows["ci_high"]]
@@ -216,12 +224,15 @@ def gates_path(table: pd.DataFrame, ax: Axes, importance: pd.DataFrame, unit: st
                 color=style.ACCENT, markersize=4.5, linewidth=1.2, elinewidth=0.9, markeredgecolor="white",
                 markeredgewidth=0.5, label="learned gates", zorder=3)  # fmt: skip
     ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    ax.set(xlabel="heads pruned", ylabel=f"loss ({unit})" if unit else "metric", xlim=(-0.03, 1.03))
+    ax.set(xlabel="heads pruned", ylabel=f"loss ({unit})" if unit else "metric", xlim=(-0.04 * end, 1.04 * end))
+    ax.margins(y=0.1)
     sns.despine(ax=ax)
     ax.legend(loc="upper left")
-    shown = rows.drop_duplicates("share_pruned", keep="last")
-    return label_points(ax, list(zip(shown["share_pruned"], shown["loss"], strict=True)),
-                        [f"λ {penalty:g}" for penalty in shown["penalty"]])  # fmt: skip
+    points = list(zip(rows["share_pruned"], rows["loss"], strict=True))
+    groups = _close(ax, points)
+    names = [_between([float(rows["penalty"].iloc[i]) for i in group]) for group in groups]
+    lines = [*_along(ordered["share"], ordered["value"]), *_along(rows["share_pruned"], rows["loss"])]
+    return label_points(ax, [points[group[-1]] for group in groups], names, lines)
 
 
 def gates_of_heads(table: pd.DataFrame, ax: Axes) -> Axes:
@@ -261,8 +272,10 @@ def kinds_first(table: pd.DataFrame, ax: Axes, order: Sequence[str]) -> Axes:
     for row, kind in enumerate(order):
         shares = np.sort(table.loc[table["kind"] == kind, "share"].to_numpy())
         jitter = 0.18 * np.array([((i * 7) % 5 - 2) / 2 for i in range(len(shares))])
-        ax.scatter(shares, row + jitter, s=10, color=style.KIND_COLOURS.get(kind, style.MUTED), alpha=0.75, linewidth=0)
-        ax.vlines(np.median(shares), row - 0.34, row + 0.34, color=style.INK, linewidth=1.4)
+        ax.scatter(shares, row + jitter, s=10, color=style.KIND_COLOURS.get(kind, style.MUTED), alpha=0.75, linewidth=0,
+                   zorder=3)  # fmt: skip
+        if len(shares) > 1:
+            ax.vlines(np.median(shares), row - 0.34, row + 0.34, color=style.INK, linewidth=1.4, zorder=2)
     ax.axvline(0.5, color=style.MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
     ax.set_yticks(range(len(order)), [words.KINDS.get(kind, kind.replace("_", " ")) for kind in order])
     ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
@@ -270,6 +283,28 @@ def kinds_first(table: pd.DataFrame, ax: Axes, order: Sequence[str]) -> Axes:
     ax.tick_params(axis="y", length=0)
     sns.despine(ax=ax, left=True)
     return ax
+
+
+def _close(ax: Axes, points: Sequence[tuple[float, float]], apart: float = 11.0) -> list[list[int]]:
+    """Numbers of points that follow each other within so many typographic points on paper."""
+    figure_of(ax).draw_without_rendering()
+    places = ax.transData.transform(points) * 72 / figure_of(ax).dpi
+    groups = [[0]]
+    for number in range(1, len(points)):
+        near = np.hypot(*(places[number] - places[groups[-1][0]])) < apart
+        groups[-1:] = [[*groups[-1], number]] if near else [groups[-1], [number]]
+    return groups
+
+
+def _between(penalties: Sequence[float]) -> str:
+    return f"λ {penalties[0]:g}" + (f" to {penalties[-1]:g}" if len(penalties) > 1 else "")
+
+
+def _along(x: pd.Series, y: pd.Series) -> list[tuple[float, float]]:
+    """Points along a line."""
+    number = np.arange(len(x))
+    at = np.linspace(0, len(x) - 1, 8 * len(x))
+    return list(zip(np.interp(at, number, x), np.interp(at, number, y), strict=True))
 
 
 def _mark_free(ax: Axes, free: Mapping[str, float]) -> None:

@@ -29,15 +29,12 @@ def inches(ax: Axes) -> tuple[float, float]:
 
 
 def label_points(
-    ax: Axes,
-    points: Sequence[tuple[float, float]],
-    names: Sequence[str],
-    others: Sequence[tuple[float, float]] = (),
+    ax: Axes, points: Sequence[tuple[float, float]], names: Sequence[str], avoid: Sequence[tuple[float, float]] = ()
 ) -> Axes:
     """Name points, each at the nearest place where its name covers neither a point nor another name.
 
-    ``others``: points without a name that names keep off too. In an SVG each name is a link to its head (``#L18H6``).
-    Call it last: it measures at the final limits.
+    In an SVG each name is a link to its head (``#L18H6``). ``avoid``: further points that no name should cover. Call it
+    last: it measures at the final limits.
     """
     if not points:
         return ax
@@ -45,9 +42,11 @@ def label_points(
     figure.draw_without_rendering()  # constrained layout and text sizes are known after this
     per_point = figure.dpi / 72
     frame = ax.get_window_extent()
-    centres = ax.transData.transform(points)
-    kept_off = [*centres, *(ax.transData.transform(others) if len(others) else ())]
-    taken = [Bbox.from_bounds(x - 3 * per_point, y - 3 * per_point, 6 * per_point, 6 * per_point) for x, y in kept_off]
+    centres, others = (ax.transData.transform(some) if len(some) else [] for some in (points, avoid))
+    taken = [
+        Bbox.from_bounds(x - 3 * per_point, y - 3 * per_point, 6 * per_point, 6 * per_point)
+        for x, y in [*centres, *others]
+    ]
     for point, centre, name in zip(points, centres, names, strict=True):
         text = ax.annotate(
             name, point, xytext=(0, 0), textcoords="offset points", fontsize=style.SMALL, va="center", ha="center",

@@ -14,6 +14,7 @@ from reports import style
 from reports.chapters import Chapter, Plate, Sentence
 from reports.chapters.head_pruning import chapter
 from reports.figures import head_pruning as draw
+from reports.figures import labels
 from tests.reports import pruning_tables
 from tests.reports.chapter_parts import sentences, verdicts
 
@@ -170,6 +171,48 @@ def test_effects_are_sorted_and_named() -> None:
     assert names[0] == "L2H1"
     assert names[-1] == "L4H3"
     assert all(re.fullmatch(r"L\dH\d", name) for name in names)
+
+
+def test_a_mark_on_every_head_is_no_mark(made: Chapter) -> None:
+    assert made.opening is not None
+    assert "Outlined: the head needed most" in made.opening.caption  # one of 24
+    effects: Any = pruning_tables.result().tables["effects"]
+    alike = effects.assign(verdict="needed", change=0.3, ci_low=0.2, ci_high=0.4)
+    opening = chapter_of(pruning_tables.result(effects=alike)).opening
+    assert opening is not None
+    assert "Outlined" not in opening.caption
+    rising = alike.assign(change=0.3 + 0.1 * (effects.index % 24), ci_low=0.2 + 0.1 * (effects.index % 24))
+    opening = chapter_of(pruning_tables.result(effects=rising)).opening
+    assert opening is not None
+    with style.paper():
+        texts = {text.get_text() for ax in opening.draw().axes for text in ax.texts}
+    named = {text for text in texts if re.fullmatch(r"L\dH\d", text)}
+    assert named == {"L4H2", "L4H3", "L5H0", "L5H1", "L5H2", "L5H3"}  # a fourth of the heads, the most needed
+
+
+def test_gates_are_named_once_where_they_are_close(made: Chapter) -> None:
+    path = pd.DataFrame({"penalty": [0.001, 0.01, 0.1, 1.0], "share_pruned": [0.0, 0.0, 0.25, 0.25],
+                         "loss": [2.0, 2.001, 2.1, 2.9], "ci_low": [-0.1, -0.1, 0.0, 0.8],
+                         "ci_high": [0.1, 0.1, 0.2, 1.0]})  # fmt: skip
+    curve = pd.DataFrame({"share": np.linspace(0, 1, 11), "value": np.linspace(2, 12, 11)})
+    with style.paper():
+        _, (ax,) = style.canvas(4, 3)
+        draw.gates_path(path, ax, curve)
+    assert [text.get_text() for text in ax.texts] == ["λ 0.001 to 0.01", "λ 0.1", "λ 1"]
+    assert ax.get_xlim()[1] < 0.35  # no further than the gates go
+    drawn = next(line for line in ax.lines if line.get_label() == "pruned by importance")
+    assert np.asarray(drawn.get_xdata()).max() == pytest.approx(0.3)
+
+
+def test_names_cover_no_point_that_has_none() -> None:
+    points = [(x, y) for x in range(6) for y in range(4)]
+    with style.paper():
+        figure, (ax,) = style.canvas(5, 4)
+        ax.scatter(*zip(*points, strict=True), s=9)
+        labels.label_points(ax, [(2, 2)], ["L10H10"], points)
+        figure.draw_without_rendering()
+        box = ax.texts[0].get_window_extent()
+    assert not any(box.contains(*ax.transData.transform(point)) for point in points if point != (2, 2))
 
 
 def test_the_folder_of_a_real_run_is_read(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from reports.chapters.reading import Reading, records
 from reports.figures import head_pruning as draw
 
 _SCORES = "Importance and norms run from 0; of the signed estimates, red is a loss that would rise without it."
-_OUTLINED = 8
+_OUTLINED = 8  # at most, and no more than a fourth of the heads: a mark on most of them would mark nothing
 _DOTS = 40
 
 
@@ -28,14 +28,20 @@ def opening(reading: Reading) -> Plate | None:
     needed = needed.sort_values("change", ascending=False) if len(needed) else needed
     chosen = needed if len(needed) else heads.sort_values("value", ascending=False)
     stack = words.stack_name(str(chosen["site"].iloc[0]))
-    outlined = reading.stack(chosen, stack).head(_OUTLINED)
-    which = "those that are needed most when ablated one by one" if len(needed) else "those of highest importance"
+    most = min(_OUTLINED, len(heads) // 4)
+    outlined = reading.stack(_outstanding(needed, effects) if len(needed) else chosen, stack).head(most)
+    which = "needed most when ablated one by one" if len(needed) else "of highest importance"
+    mark = f" Outlined: {words.agree(len(outlined), 'the head', 'heads')} {which}." if len(outlined) else ""
     caption = (
         "The importance of every head: how strongly the loss depends on its gate, as a mean over sequences of absolute "
-        f"values, normalised so that the squares of each layer's heads add up to 1. Outlined: {which}. Mean over "
-        f"{_n(heads)}."
+        f"values, normalised so that the squares of each layer's heads add up to 1.{mark} Mean over {_n(heads)}."
     )
     return map_plate(reading, "importance", ("importance", first, stack), outlined, caption)
+
+
+def _outstanding(chosen: pd.DataFrame, every: pd.DataFrame) -> pd.DataFrame:
+    """Those of some heads whose effect is surely above the median of all: none where all are alike."""
+    return chosen.loc[chosen["ci_low"] > every["change"].median()]
 
 
 def plates(reading: Reading) -> tuple[Plate, ...]:
@@ -121,8 +127,8 @@ def _scatter(reading: Reading) -> Plate | None:
         "importance-against-effect",
         "What importance says, and what ablation shows",
         f"One point a head of the {words.count(len(table), 'head')} that were ablated one by one: values (left) and "
-        f"ranks (right; dashed: equal ranks). Importance comes from other sequences than the effect.{size} Bars: 95 % "
-        "intervals.",
+        f"ranks (right, 1 the highest; dashed: equal ranks). Importance comes from other sequences than "
+        f"the effect.{size} Bars: 95 % intervals.",
         figure,
         (Rows("effects", {"path": "total"}),),
     )
@@ -198,8 +204,8 @@ def _gates(reading: Reading) -> list[Plate]:
             "gates",
             "Which heads learned gates keep",
             f"Hard-concrete gates trained with a penalty λ for each open one, {frozen}. Left: the loss against the "
-            "heads that are closed, with the curve of pruning by importance; right: every head's gate as λ rises. "
-            f"Mean over {_n(path)}; bars: 95 % intervals of the change.",
+            "heads that are closed, with the curve of pruning by importance as far as gates go; right: every "
+            f"head's gate as λ rises. Mean over {_n(path)}; bars: 95 % intervals of the change.",
             figure,
             (Rows("gates_path"), Rows("gates")),
         )

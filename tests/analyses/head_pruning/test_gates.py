@@ -1,10 +1,14 @@
 """Hard-concrete gates against their definition, by chance and by number."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
-from analyses.head_pruning import Config, gates, inputs
+from analyses.head_pruning import Config, gates, inputs, scores
 from interp.models.planted import plant, twins
 from interp.results import Workspace
 
@@ -30,11 +34,12 @@ def test_gates_get_gradients_and_the_weights_stay() -> None:
     model = plant(*twins(), gain=8.0).model
     config = Config(length=16, sequences=6, gate_steps=3, weight_rate=0.01)
     data = inputs.make(model, config, Workspace()).first
+    batches = data.batches(model, data.scored_on, config)
     heads = [(site.name, head) for site in model.sites for head in range(site.n_heads)]
     before = {name: p.detach().clone() for name, p in model.module.named_parameters()}
     log_alpha = torch.full((len(heads),), 2.0, requires_grad=True)
     with gates._weights_put_back(model, trained=True):
-        gates.train(model, data, heads, log_alpha, 0.1, config)
+        gates.train(model, batches, data.measure.scored, heads, log_alpha, 0.1, config)
         moved = [name for name, p in model.module.named_parameters() if not torch.equal(p, before[name])]
     assert moved
     assert all(torch.equal(p, before[name]) for name, p in model.module.named_parameters())
@@ -46,7 +51,36 @@ def test_frozen_weights_are_not_touched() -> None:
     model = plant(*twins(), gain=8.0).model
     config = Config(length=16, sequences=6, gate_steps=3)
     data = inputs.make(model, config, Workspace()).first
+    batches = data.batches(model, data.scored_on, config)
     heads = [(site.name, head) for site in model.sites for head in range(site.n_heads)]
     before = {name: p.detach().clone() for name, p in model.module.named_parameters()}
-    gates.train(model, data, heads, torch.full((len(heads),), 2.0, requires_grad=True), 0.1, config)
+    log_alpha = torch.full((len(heads),), 2.0, requires_grad=True)
+    gates.train(model, batches, data.measure.scored, heads, log_alpha, 0.1, config)
     assert all(torch.equal(p, before[name]) and p.grad is None for name, p in model.module.named_parameters())
+
+
+def test_an_interrupted_path_of_gates_is_gone_on_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = plant(*twins(), gain=8.0).model
+    config = Config(length=16, sequences=6, gate_steps=4, gate_penalties=(0.01, 0.1, 1.0))
+    given = inputs.make(model, config, Workspace())
+    found = scores.score(model, given, config, Workspace())
+    whole = gates.tables(model, given.first, found, config, Workspace())
+    seen, own = [], gates.train
+
+    def stopped(*args: Any) -> None:
+        seen.append(args)
+        if len(seen) > 2:
+            raise KeyboardInterrupt
+        own(*args)
+
+    monkeypatch.setattr(gates, "train", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        gates.tables(model, given.first, found, config, Workspace(tmp_path))
+    seen.clear()
+    again = gates.tables(model, given.first, found, config, Workspace(tmp_path))
+    assert len(seen) == 1
+    for name, table in whole.items():
+        pd.testing.assert_frame_equal(again[name], table, check_dtype=False)
+    assert set(whole["gates_path"]["penalty"]) == {0.01, 0.1, 1.0}
+    last = whole["gates"].loc[whole["gates"]["penalty"] == 1.0, "log_alpha"]
+    assert last.min() < 1.0  # each λ goes on from the one before: four steps alone reach 1.6

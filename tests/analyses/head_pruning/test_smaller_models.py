@@ -1,5 +1,6 @@
 """What pruned models cost against closed forms, and small models from scratch against what they must be."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 import torch
 
 import interp
-from analyses.head_pruning import Config, cost, curves, from_scratch, metrics
+from analyses.head_pruning import Config, cost, curves, from_scratch, metrics, train_few_heads
 from analyses.head_pruning.inputs import make as make_inputs
 from analyses.head_pruning.schemas import SCHEMAS
 from interp.errors import UserError
@@ -143,6 +144,31 @@ def test_head_dropout_leaves_whole_heads_out_while_training_alone() -> None:
     assert (by_head == by_head[:, :1, :, :1]).all()
     assert float((by_head[:, 0, :, 0] == 0).float().mean()) == pytest.approx(0.25, abs=0.02)
     assert torch.equal(given[1], z)
+
+
+def test_the_command_keeps_each_seed_and_prints_the_table(tmp_path: Any, monkeypatch: Any, capsys: Any) -> None:
+    config = train_few_heads.Config(seeds=2, steps=8, out=tmp_path)
+    train_few_heads.main(config)
+    said = capsys.readouterr()
+    assert re.fullmatch(r"seed 0 is finished; 1 to come, about \d+ min\nseed 1 is finished; 0 to come, about 0 min\n",
+                        said.err)  # fmt: skip
+    expected = from_scratch.table(replace(FULL, scratch_steps=8), Workspace())
+    pd.testing.assert_frame_equal(pd.read_csv(tmp_path / "from_scratch.csv"), expected, check_dtype=False)
+    lines = said.out.splitlines()
+    assert len(lines) == 2 + len(expected)
+    row = expected[expected["model"] == "pruned"].iloc[0]
+    assert f"{row['change']:+.3f}".replace("-", "−") in next(line for line in lines if "| pruned |" in line)
+
+    def no_training(*_: Any) -> Any:
+        raise AssertionError("it was there")
+
+    monkeypatch.setattr(from_scratch, "of_seed", no_training)
+    train_few_heads.main(config)
+    again = capsys.readouterr()
+    assert again.out == said.out
+    assert again.err == ""
+    with pytest.raises(UserError, match="--seeds must be at least 2"):
+        train_few_heads.main(replace(config, seeds=1))
 
 
 def test_the_report_says_that_nothing_was_trained() -> None:
