@@ -26,8 +26,8 @@ from interp.models.classifiers.training import Given, Objective
 from interp.results import Workspace
 from interp.statistics import jensen_shannon
 
-REPORT_WEIGHTS = (0.1, 0.3)
-FULL_WEIGHTS = (0.0, 0.01, 0.03, 0.1, 0.2, 0.3, 1.0)
+REPORT_WEIGHTS = (0.1, 0.5)
+FULL_WEIGHTS = (0.0, 0.03, 0.1, 0.2, 0.3, 0.5, 1.0)
 _CLOSE = 0.05  # mean TVD up to which an adversarial classifier counts as answering alike, for the guide
 
 
