@@ -8,12 +8,11 @@ in ``--out`` as it is finished, and taken up again. Seeds that did not learn are
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 import tyro
 
@@ -23,15 +22,19 @@ from analyses.adversarial_attention.classifiers.task import Task, prepare
 from analyses.adversarial_attention.classifiers.tested import Tested
 from analyses.adversarial_attention.classifiers.training import train
 from analyses.adversarial_attention.config import Config as Settings
-from analyses.adversarial_attention.published import PERMUTATION, PUBLISHED, Cell
+from analyses.adversarial_attention.reproduce_table import CellName, Seeds, orderings, table
 from interp.data import LabelledTexts
 from interp.errors import UserError
 from interp.results import Workspace
 from interp.results.storage import write_file
 
-LEARNED = 0.1  # a seed counts whose development accuracy is at most so far below the published accuracy
 _TASKS = {f"babi-{n}": f"qa{n}_" for n in (1, 2, 3)}
-_METRICS = ("accuracy", "auc", "tau_gradient", "tau_leave_one_out", "tau_both", "jsd", "above_half")
+_CELLS: tuple[CellName, ...] = (
+    *(("sst", encoder, attention) for encoder in ("average", "cnn", "lstm") for attention in ("tanh", "dot")),
+    ("babi-1", "average", "tanh"), ("babi-1", "cnn", "tanh"), ("babi-1", "lstm", "tanh"), ("babi-1", "lstm", "dot"),
+    ("babi-2", "lstm", "tanh"), ("babi-3", "lstm", "tanh"),
+)  # fmt: skip
+"""All that is compared, the quick ones first."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,8 @@ def main(config: Config) -> None:
                 place.parent.mkdir(parents=True, exist_ok=True)
                 write_file(place, json.dumps(found, indent=1))
                 _say(f"{place.stem}: accuracy {found['accuracy']['all']:.3f}, {found['seconds']:.0f} s")
-    _say("\n".join(table(config, wanted)))
+    seeds = finished(config, wanted)
+    _say("\n".join(("", *table(seeds), "", *orderings(seeds))))
 
 
 def read_task(config: Config, data: str) -> Task:
@@ -125,75 +129,10 @@ def measured(task: Task, data: str, kind: tuple[str, str, int], config: Config) 
     return {**found, "seconds": time.monotonic() - started}
 
 
-def table(config: Config, wanted: Sequence[tuple[str, str, str]]) -> list[str]:
-    """Markdown: a row a classifier and number."""
-    lines = ["| data, classifier | number | class | published | measured | range | difference | seeds |",
-             "|---|---|---|---|---|---|---|---|"]  # fmt: skip
-    for data, encoder, attention in wanted:
-        seeds = [json.loads(place.read_text()) for place in _finished(config, (data, encoder, attention))]
-        if not seeds:
-            continue
-        published = PUBLISHED.get((data, encoder, attention))
-        aim = published.accuracy if published else max(seed["accuracy"]["all"] for seed in seeds)
-        learned = [seed for seed in seeds if seed["dev_accuracy"] >= aim - LEARNED]
-        told = f"{len(learned)} of {len(seeds)} learned"
-        if len(learned) < len(seeds):
-            missed = sorted(seed["accuracy"]["all"] for seed in seeds if seed not in learned)
-            told += f" (the others: {', '.join(f'{accuracy:.3f}' for accuracy in missed)})"
-        name = f"{data}, {encoder}, {attention}"
-        if not learned:
-            known = "—" if published is None else f"{published.accuracy:.3f}"
-            lines.append(f"| {name} | accuracy | all | {known} | — | — | — | {told} |")
-            continue
-        for metric, of, known in _numbers(published, learned):
-            values = [value for seed in learned if (value := seed.get(metric, {}).get(of)) is not None]
-            lines.append(_line(name, metric, of, known, values, told))
-        if (data, encoder, attention) == ("sst", "lstm", "tanh"):
-            lines += list(_permutations(name, learned, told))
-        lines += list(_control(name, learned, told))
-    return lines
-
-
-def _numbers(published: Cell | None, seeds: Sequence[dict[str, Any]]) -> Iterator[tuple[str, str, float | None]]:
-    for metric in _METRICS:
-        known = getattr(published, metric, None)
-        by_class = known if isinstance(known, dict) else {"all": known}
-        for of in seeds[0].get(metric, {}):
-            if not np.isnan(seeds[0][metric][of]) and (of == "all" or of in by_class):
-                yield metric, of, by_class.get(of)
-
-
-def _permutations(name: str, seeds: Sequence[dict[str, Any]], told: str) -> Iterator[str]:
-    for of, medians in PERMUTATION.items():
-        for number, known in enumerate(medians):
-            ends = (number / 4, (number + 1) / 4)
-            values = [
-                row["median"] for seed in seeds for row in seed["permutation"]
-                if row["class"] == of and (row["max_attention_low"], row["max_attention_high"]) == ends
-            ]  # fmt: skip
-            yield _line(name, f"permutation, weight {ends[0]:g}–{ends[1]:g}", of, known, values, told)
-
-
-def _control(name: str, seeds: Sequence[dict[str, Any]], told: str) -> Iterator[str]:
-    """What random logits give without a search, and what the paper's ε gives."""
-    last = max(row["steps"] for row in seeds[0]["adversaries"])
-    rows = ((0, 0.05, "jsd, 0 steps"), (last // 2, 0.05, f"jsd, {last // 2} steps"), (last, 0.01, "jsd, ε = 0.01"))
-    for step, epsilon, what in rows:
-        values = [
-            row["median"] for seed in seeds for row in seed["adversaries"]
-            if (row["class"], row["steps"], row["epsilon"]) == ("all", step, epsilon)
-        ]  # fmt: skip
-        yield _line(name, what, "all", None, [value for value in values if not np.isnan(value)], told)
-
-
-def _line(name: str, metric: str, of: str, known: float | None, values: Sequence[float], told: str) -> str:
-    said = "—" if known is None else f"{known:.3f}"
-    if not values:
-        return f"| {name} | {metric} | {of} | {said} | — | — | — | {told} |"
-    mean = float(np.mean(values))
-    spread = f"{min(values):.3f}–{max(values):.3f}" if len(values) > 1 else "one seed"
-    apart = "—" if known is None else f"{mean - known:+.3f}".replace("-", "−")
-    return f"| {name} | {metric} | {of} | {said} | {mean:.3f} | {spread} | {apart} | {told} |"
+def finished(config: Config, wanted: Sequence[CellName]) -> Seeds:
+    """What is in ``--out`` of each classifier, a seed each."""
+    places = {cell: [_place(config, (*cell, seed)) for seed in range(config.seeds)] for cell in wanted}
+    return {cell: [json.loads(place.read_text()) for place in some if place.exists()] for cell, some in places.items()}
 
 
 def _say(text: str) -> None:
@@ -201,9 +140,9 @@ def _say(text: str) -> None:
     sys.stdout.flush()
 
 
-def _cells(config: Config) -> list[tuple[str, str, str]]:
+def _cells(config: Config) -> list[CellName]:
     if not config.cells:
-        return [*PUBLISHED, ("babi-2", "lstm", "tanh"), ("babi-3", "lstm", "tanh")]
+        return list(_CELLS)
     made = []
     for cell in config.cells:
         parts = tuple(cell.split(":"))
@@ -222,10 +161,6 @@ def _begun(config: Config, data: str) -> str:
     if data == "sst":
         return Path(config.vectors).stem
     return "random" if config.babi == "en" else config.babi
-
-
-def _finished(config: Config, of: tuple[str, str, str]) -> list[Path]:
-    return [place for seed in range(config.seeds) if (place := _place(config, (*of, seed))).exists()]
 
 
 if __name__ == "__main__":

@@ -217,6 +217,16 @@ def test_weights_that_lead_to_the_same_place_share_a_label() -> None:
     assert [text.get_text() for text in ax.texts] == ["λ 0.1, 0.3", "λ 1"]
 
 
+def test_the_border_of_the_path_is_told_where_attention_leaves_at_once(result: Result) -> None:
+    text = " ".join(sentence.text for sentence in said(chapter_of(result)))
+    assert "Between λ = 0.1 and 0.3 its attention leaves the base's, from 0.10 to 0.60 nats" in text
+    assert "accuracy goes from 0.90 to 0.80" in text
+    table = result.tables["consistent"]
+    flat = table.assign(jsd=table["jsd"].where(table["weight"] != 0.3, 0.2))
+    text = " ".join(s.text for s in said(chapter_of(replace(result, tables={**result.tables, "consistent": flat}))))
+    assert "leaves the base's" not in text
+
+
 def test_words_stay_within_the_width() -> None:
     laid = attended_text.lay_out(["word"] * 40 + ["x" * 30], 2.0)
     assert max(line for _, line, _, _ in laid) >= 3

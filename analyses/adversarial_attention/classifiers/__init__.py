@@ -14,6 +14,8 @@
 # shown.py        texts as tables, for figures
 # tables.py       means with intervals
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -41,6 +43,7 @@ from interp.results import Workspace
 __all__ = ["examined", "tables"]
 
 Tables = dict[str, pd.DataFrame]
+Kind = tuple[str, str, int]
 _REPORT_INSTANCES = 200
 _KEPT = 1000  # rows of `examples` of each classifier: enough for every figure
 
@@ -53,10 +56,15 @@ def tables(config: Config, work: Workspace, device: torch.device) -> tuple[Table
     """
     task = prepare(config, work)
     _say_what_full_adds(config, work)
+
+    @cache
+    def of_kind(kind: Kind) -> Trained:
+        return train(task, kind, work, device, keep=config.keep)
+
     made: list[Tables] = []
     for number, kind in enumerate(_kinds(config)):
         name = "-".join(map(str, kind))
-        made.append(work.step(name, lambda kind=kind, first=number == 0: _of(task, kind, config, work, device, first)))
+        made.append(work.step(name, lambda kind=kind, first=number == 0: _of(task, kind, config, work, of_kind, first)))
     names = dict.fromkeys(name for part in made for name in part)
     joined = {
         name: pd.concat([part[name] for part in made if len(part.get(name, ()))] or [pd.DataFrame()], ignore_index=True)
@@ -75,7 +83,7 @@ def described(task: Task) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _kinds(config: Config) -> list[tuple[str, str, int]]:
+def _kinds(config: Config) -> list[Kind]:
     encoders = config.encoders or (("lstm", "cnn", "average") if config.is_full else ("lstm", "average"))
     attentions = config.attentions or (("tanh", "dot") if config.is_full else ("tanh",))
     seeds = config.seeds or (3 if config.is_full else 1)
@@ -86,11 +94,11 @@ def _kinds(config: Config) -> list[tuple[str, str, int]]:
 
 
 def _of(
-    task: Task, kind: tuple[str, str, int], config: Config, work: Workspace, device: torch.device, is_first: bool
+    task: Task, kind: Kind, config: Config, work: Workspace, of_kind: Callable[[Kind], Trained], is_first: bool
 ) -> Tables:
     """Everything about one classifier."""
     encoder, attention, seed = kind
-    trained = train(task, kind, work, device, keep=config.keep)
+    trained = of_kind(kind)
     quality = trained.quality
     is_tested = quality.learned or config.interpret_anyway
     row = {
@@ -105,16 +113,17 @@ def _of(
             f"{quality.note}; --interpret-anyway tests it all the same",
         )
     else:
-        made |= examined(task, trained, kind, config, work, device, is_first=is_first)
+        made |= examined(task, trained, kind, config, work, of_kind if is_first else None)
     columns = kind_of(encoder, attention, seed)
     return {name: pd.DataFrame([{**columns, **one} for one in some]) for name, some in made.items() if some}
 
 
 def examined(
-    task: Task, trained: Trained, kind: tuple[str, str, int], config: Config, work: Workspace, device: torch.device, *,
-    is_first: bool = False,
+    task: Task, trained: Trained, kind: Kind, config: Config, work: Workspace,
+    of_kind: Callable[[Kind], Trained] | None = None,
 ) -> dict[str, list[dict[str, object]]]:  # fmt: skip
-    """Rows of all tables about one classifier that learned; `consistent` and `instances` of the first one alone."""
+    """Rows of all tables about one classifier that learned; `consistent` and `instances` only where ``of_kind`` gives
+    the classifiers that it is compared with."""
     seed = kind[2]
     texts = task.texts.of("test")
     wanted = config.instances or (None if config.is_full else _REPORT_INSTANCES)
@@ -151,9 +160,9 @@ def examined(
     }  # fmt: skip
     if task.texts.has_facts:
         made["supporting_facts"] = facts.rows(tested)
-    if is_first:
-        base = consistent.Base(kind, trained, tested, task, last, levels[0])
-        made["consistent"] = consistent.rows(base, config, work, device)
+    if of_kind is not None:
+        base = consistent.Base(kind, trained, tested, task, last, levels[0], of_kind)
+        made["consistent"] = consistent.rows(base, config, work)
         made["instances"] = shown.instance_rows(tested, last, levels[0])
     return made
 

@@ -11,7 +11,12 @@ Whole = Float[Tensor, "batch d_encoded"]
 
 
 class BiLSTM(nn.Module):
-    """A bidirectional LSTM; the whole is the last state of either direction."""
+    """A bidirectional LSTM; the whole is the last state of either direction.
+
+    Each direction is a pass over padded texts, the second over texts turned round: what comes after a text's end then
+    reaches none of its words, and PyTorch's fused layers apply, which packed sequences have not on the processor (2 to
+    6 times slower in training).
+    """
 
     def __init__(self, config: ClassifierConfig) -> None:
         super().__init__()
@@ -21,10 +26,20 @@ class BiLSTM(nn.Module):
         self, embedded: Float[Tensor, "batch position d_embed"], lengths: Int[Tensor, " batch"]
     ) -> tuple[Hidden, Whole]:
         """Hidden states, zero at padding, and the whole."""
-        packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths.cpu(), batch_first=True, enforce_sorted=False)
-        output, (last, _) = self.rnn(packed)
-        hidden, _ = nn.utils.rnn.pad_packed_sequence(output, batch_first=True, total_length=embedded.shape[1])
-        return hidden, torch.cat([last[0], last[1]], dim=-1)
+        width = embedded.shape[1]
+        turned = _turned(lengths, width)
+        forward = self._direction(embedded, "")
+        backward = self._direction(_picked(embedded, turned), "_reverse")
+        whole = _picked(torch.cat([forward, backward], dim=-1), lengths[:, None] - 1)[:, 0]
+        hidden = torch.cat([forward, _picked(backward, turned)], dim=-1)
+        return hidden * _is_real(lengths, width), whole
+
+    def _direction(self, embedded: Tensor, which: str) -> Tensor:
+        names = ("weight_ih_l0", "weight_hh_l0", "bias_ih_l0", "bias_hh_l0")
+        weights = [getattr(self.rnn, f"{name}{which}") for name in names]
+        begin = embedded.new_zeros(1, len(embedded), self.rnn.hidden_size)
+        hidden, _, _ = torch.lstm(embedded, [begin, begin], weights, True, 1, 0.0, self.training, False, True)
+        return hidden
 
 
 class Convolutions(nn.Module):
@@ -67,3 +82,15 @@ ENCODERS = {"lstm": BiLSTM, "cnn": Convolutions, "average": EachWord}
 
 def _is_real(lengths: Int[Tensor, " batch"], width: int) -> Float[Tensor, "batch position 1"]:
     return (torch.arange(width, device=lengths.device) < lengths[:, None])[..., None].float()
+
+
+def _turned(lengths: Int[Tensor, " batch"], width: int) -> Int[Tensor, "batch position"]:
+    """Places of each text's tokens read from its end; its padding stays where it is."""
+    position = torch.arange(width, device=lengths.device)
+    return torch.where(position < lengths[:, None], lengths[:, None] - 1 - position, position)
+
+
+def _picked(
+    vectors: Float[Tensor, "batch position d"], places: Int[Tensor, "batch place"]
+) -> Float[Tensor, "batch place d"]:
+    return vectors.gather(1, places[..., None].expand(-1, -1, vectors.shape[-1]))

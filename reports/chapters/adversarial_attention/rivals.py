@@ -1,5 +1,7 @@
 """Other classifiers beside the base, and words erased, in words."""
 
+from itertools import pairwise
+
 import pandas as pd
 
 from reports import words
@@ -7,6 +9,9 @@ from reports.chapters import Finding, Rows, Sentence
 from reports.chapters.adversarial_attention.sides import SAYS
 from reports.chapters.adversarial_attention.told import interval, kind_name, link, main_kind, of_kind, percent
 from reports.chapters.reading import Reading, Row, first, records
+from reports.figures.adversarial_attention import LN2
+
+_LEAP = LN2 / 3  # of JSD from one λ to the next
 
 
 def consistent(reading: Reading) -> Finding | None:
@@ -29,6 +34,7 @@ def consistent(reading: Reading) -> Finding | None:
         accuracy = words.number(row["accuracy"])
         start = f"One adversarial classifier for all texts (λ = {row['weight']:g}, accuracy {accuracy})"
         support.append(_path_sentence(f"{start} attends", row, "and answers"))
+    support += _border(rows.get("consistent", table.head(0)))
     for row in records(rows["per_instance"]) if "per_instance" in rows else []:
         if pd.notna(row["jsd"]):
             support.append(
@@ -39,6 +45,24 @@ def consistent(reading: Reading) -> Finding | None:
         Sentence(words.sentence_case(text), (Rows("consistent", {"kind": "uniform"}),)), tuple(support),
         SAYS["consistent"],
     )  # fmt: skip
+
+
+def _border(path: pd.DataFrame) -> list[Sentence]:
+    """Where along λ attention leaves the base's at once: no run there says much."""
+    known = records(path.dropna(subset=["jsd"]).sort_values("weight"))
+    pairs = list(pairwise(known))
+    if not pairs:
+        return []
+    near, far = max(pairs, key=lambda pair: pair[1]["jsd"] - pair[0]["jsd"])
+    if far["jsd"] - near["jsd"] < _LEAP:
+        return []
+    text = (
+        f"Between λ = {near['weight']:g} and {far['weight']:g} its attention leaves the base's, from "
+        f"{words.number(near['jsd'])} to {words.number(far['jsd'])} nats, and accuracy goes from "
+        f"{words.number(near['accuracy'])} to {words.number(far['accuracy'])}. For a λ in between, where training ends "
+        "may depend on the order of the texts and on rounding: one run there says little."
+    )
+    return [Sentence(text, (Rows("consistent", {"kind": "consistent"}),))]
 
 
 def _path_sentence(start: str, row: Row, verb: str) -> Sentence:

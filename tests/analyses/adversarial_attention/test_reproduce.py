@@ -6,11 +6,14 @@ from pathlib import Path
 import pytest
 
 from analyses.adversarial_attention.published import PUBLISHED
-from analyses.adversarial_attention.reproduce import Config, read_task, table
+from analyses.adversarial_attention.reproduce import Config, finished, read_task
+from analyses.adversarial_attention.reproduce_table import orderings, table
 from interp.errors import UserError
 
+CELL = ("babi-1", "lstm", "tanh")
 
-def finished(folder: Path, name: str, accuracy: float, jsd: float) -> None:
+
+def put(folder: Path, name: str, accuracy: float, jsd: float) -> None:
     steps = [
         {"class": "all", "steps": step, "epsilon": epsilon, "median": jsd - 0.1 * (step == 0)}
         for step in (0, 250, 500) for epsilon in (0.05, 0.01)
@@ -24,22 +27,54 @@ def finished(folder: Path, name: str, accuracy: float, jsd: float) -> None:
 
 
 def test_seeds_that_did_not_learn_are_shown_and_left_out(tmp_path: Path) -> None:
-    cell = ("babi-1", "lstm", "tanh")
     config = Config(Path(), out=tmp_path, seeds=3)
     for seed, (accuracy, jsd) in enumerate(((1.0, 0.50), (0.6, 0.1), (0.98, 0.56))):
-        finished(tmp_path, f"babi-1-lstm-tanh-{seed}-random.json", accuracy, jsd)
-    lines = table(config, [cell])
-    told = "2 of 3 learned (the others: 0.600)"
-    assert f"| babi-1, lstm, tanh | accuracy | all | 1.000 | 0.990 | 0.980–1.000 | −0.010 | {told} |" in lines
-    assert f"| babi-1, lstm, tanh | jsd | all | 0.530 | 0.530 | 0.500–0.560 | +0.000 | {told} |" in lines
-    assert f"| babi-1, lstm, tanh | jsd, 0 steps | all | — | 0.430 | 0.400–0.460 | — | {told} |" in lines
-    assert not any("kitchen" in line or "auc" in line for line in lines)
+        put(tmp_path, f"babi-1-lstm-tanh-{seed}-random.json", accuracy, jsd)
+    lines = table(finished(config, [CELL]))
+    assert "| **babi-1, lstm, tanh**: 2 of 3 seeds learned (accuracy of the others: 0.600) | | | | |" in lines
+    assert "| accuracy | 1.000 | 0.990 | 0.980–1.000 | −0.010 |" in lines
+    assert "| ε-max JSD, median (ε = 0.05) | 0.530 | 0.530 | 0.500–0.560 | +0.000 |" in lines
+    assert "| random start, 0 steps, median (ε = 0.05) | — | 0.430 | 0.400–0.460 | — |" in lines
+    assert not any("kitchen" in line or "AUC" in line for line in lines)
+
+
+def test_classes_stand_side_by_side(tmp_path: Path) -> None:
+    place = tmp_path / "sst-average-tanh-0-random.json"
+    put(tmp_path, place.name, 0.8, 0.4)
+    found = json.loads(place.read_text())
+    found |= {"tau_gradient": {"all": 0.5, "0": 0.7, "1": 0.25}, "jsd": {"all": 0.47, "0": 0.46, "1": float("nan")}}
+    place.write_text(json.dumps(found))
+    lines = table(finished(Config(Path(), out=tmp_path), [("sst", "average", "tanh")]))
+    row = "| 0.606, 0.611, 0.600 | 0.500, 0.700, 0.250 | — | −0.106, +0.089, −0.350 |"
+    assert f"| τ attention, gradients: all, 0, 1 {row}" in lines
+    assert "| ε-max JSD, median (ε = 0.05): all, 0 | —, 0.480 | 0.470, 0.460 | — | —, −0.020 |" in lines
 
 
 def test_a_classifier_none_of_whose_seeds_learned_has_no_numbers(tmp_path: Path) -> None:
-    finished(tmp_path, "babi-1-lstm-tanh-0-random.json", 0.5, 0.3)
-    (_, _, line) = table(Config(Path(), out=tmp_path), [("babi-1", "lstm", "tanh")])
-    assert line.endswith("| accuracy | all | 1.000 | — | — | — | 0 of 1 learned (the others: 0.500) |")
+    put(tmp_path, "babi-1-lstm-tanh-0-random.json", 0.5, 0.3)
+    seeds = finished(Config(Path(), out=tmp_path), [CELL])
+    assert table(seeds)[2:] == [
+        "| **babi-1, lstm, tanh**: 0 of 1 seed learned (accuracy of the others: 0.500) | | | | |",
+        "| accuracy | 1.000 | — | — | — |",
+    ]
+    assert len(orderings(seeds)) == 2  # the head alone
+
+
+def test_orderings_are_of_every_pair_of_seeds_that_learned() -> None:
+    def seeds(*values: float, accuracy: float = 0.8) -> list[dict[str, object]]:
+        return [
+            {"accuracy": {"all": accuracy}, "dev_accuracy": accuracy, "tau_gradient": {"all": value}}
+            for value in values
+        ]
+
+    measured = {
+        ("sst", "average", "tanh"): seeds(0.5, 0.1), ("sst", "lstm", "tanh"): seeds(0.2, 0.4, 0.3),
+        ("sst", "lstm", "dot"): seeds(0.1) + seeds(0.9, accuracy=0.5),
+    }  # fmt: skip
+    assert orderings(measured)[2:] == [
+        "| sst, average, tanh > sst, lstm, tanh | 0.606 > 0.351 | 0.300, 0.300 | 3 of 6 |",
+        "| sst, lstm, tanh > sst, lstm, dot | 0.351 > 0.073 | 0.300, 0.100 | 3 of 3 |",
+    ]
 
 
 def test_published_orderings() -> None:
@@ -66,11 +101,10 @@ def test_ten_thousand_stories_are_other_classifiers(tmp_path: Path) -> None:
         read_task(Config(tmp_path), "babi-1")
     large = Config(tmp_path, babi="en-10k", out=tmp_path)
     assert len(read_task(large, "babi-1").texts.of("test")) == 40
-    finished(tmp_path, "babi-1-lstm-tanh-0-random.json", 0.857, 0.5)
-    finished(tmp_path, "babi-1-lstm-tanh-0-en-10k.json", 1.0, 0.5)
-    cell = ("babi-1", "lstm", "tanh")
-    assert "| all | 1.000 | 1.000 | one seed |" in table(large, [cell])[2]
-    assert "0 of 1 learned" in table(Config(tmp_path, out=tmp_path), [cell])[2]
+    put(tmp_path, "babi-1-lstm-tanh-0-random.json", 0.857, 0.5)
+    put(tmp_path, "babi-1-lstm-tanh-0-en-10k.json", 1.0, 0.5)
+    assert "| accuracy | 1.000 | 1.000 | — | +0.000 |" in table(finished(large, [CELL]))
+    assert "0 of 1 seed learned" in table(finished(Config(tmp_path, out=tmp_path), [CELL]))[2]
 
 
 def test_the_treebank_has_as_many_test_sentences_as_published(shared_data: Path) -> None:
