@@ -11,7 +11,6 @@ from matplotlib.ticker import PercentFormatter
 from reports import style, words
 from reports.figures.labels import inches
 
-PINNED = 0.1
 SHARES = {
     "freedom_share": ("same output, up to ε", style.SERIES[1], "o"),
     "nullspace_share": ("same head output", style.SERIES[0], "s"),
@@ -30,31 +29,37 @@ def on_grid(scores: pd.DataFrame, n_layers: int, n_heads: int) -> pd.DataFrame:
 
 
 def freedom_against_importance(
-    freedom: pd.DataFrame, importance: pd.DataFrame, ax: Axes, kinds: Mapping[tuple[int, int], str] | None = None
-) -> Axes:
+    freedom: pd.DataFrame, importance: pd.DataFrame, rows: pd.DataFrame, ax: Axes,
+    kinds: Mapping[tuple[int, int], str] | None = None, pinned: float = 0.1,
+) -> Axes:  # fmt: skip
     """A point a head: how much freedom its attention has by how much the loss depends on its output.
 
     Args:
-        freedom: rows of ``heads`` with metric ``freedom_share``; bars are their intervals.
-        importance: with metric ``importance``.
+        freedom: rows of ``heads`` with metric ``freedom_share``.
+        importance: with metric ``derivative``.
+        rows: searched rows of ``freedom_rows``, which are the small dots. (Intervals over a few sequences would cover
+            most of the axis; the rows say why.)
         ax: where to draw; importance is on a logarithmic axis.
         kinds: what heads are called, by layer and head, where another analysis of this run says so.
+        pinned: share below which a row is pinned, drawn as a line.
     """
     columns = ["layer", "head"]
     table = freedom.merge(importance[[*columns, "value"]], on=columns, suffixes=("", "_importance"))
     table = table.loc[(table["value_importance"] > 0) & table["value"].notna()]
     x, y = table["value_importance"].to_numpy(float), table["value"].to_numpy(float)
     names = [kinds.get((int(layer), int(head)), "") if kinds else "" for layer, head in table[columns].to_numpy()]
-    below, above = y - table["ci_low"].fillna(table["value"]), table["ci_high"].fillna(table["value"]) - y
-    ax.errorbar(x, y, yerr=[np.maximum(below, 0), np.maximum(above, 0)], fmt="none", ecolor=style.FAINT,
-                elinewidth=0.8, zorder=1)  # fmt: skip
+    single = rows.merge(importance[[*columns, "value"]], on=columns)
+    single = single.loc[single["value"] > 0]
+    ends = single.groupby("value")["share"].agg(["min", "max"])
+    ax.vlines(ends.index, ends["min"], ends["max"], color=style.FAINT, linewidth=0.6, zorder=1)
+    ax.plot(single["value"], single["share"], "o", color=style.SERIES[5], markersize=1.6, alpha=0.45, zorder=2)
     for kind in dict.fromkeys(names):
         mine = np.array([name == kind for name in names])
         colour, marker = style.KIND_COLOURS.get(kind, style.SERIES[5]), style.KIND_MARKERS.get(kind, "o")
         label = kind.replace("_", " ") if kind else "no kind known" if kinds else ""
         ax.plot(x[mine], y[mine], marker, color=colour, markersize=4, alpha=0.85, label=label or None, zorder=3)
-    ax.axhline(PINNED, color=style.MUTED, linewidth=0.7, linestyle=(0, (4, 3)))
-    ax.annotate("pinned\nbelow", (1.0, PINNED), xycoords=ax.get_yaxis_transform(), xytext=(3, 0),
+    ax.axhline(pinned, color=style.MUTED, linewidth=0.7, linestyle=(0, (4, 3)))
+    ax.annotate("pinned\nbelow", (1.0, pinned), xycoords=ax.get_yaxis_transform(), xytext=(3, 0),
                 textcoords="offset points", va="center", fontsize=style.SMALL, color=style.MUTED)  # fmt: skip
     ax.set(xscale="log", ylim=(-0.03, 1.05), xlabel="importance |∂L/∂ξ| (nats, log scale)",
            ylabel="freedom (share of the largest JSD)")  # fmt: skip
@@ -107,7 +112,8 @@ def share_by_keys(table: pd.DataFrame, ax: Axes) -> Axes:
         y = rows["value"].to_numpy(float)
         ends = [np.maximum(y - rows["ci_low"].fillna(rows["value"]), 0),
                 np.maximum(rows["ci_high"].fillna(rows["value"]) - y, 0)]  # fmt: skip
-        line = (0, (4, 2)) if metric == "random_values_share" else "-"
+        # freedom was searched in another sequence for each number of keys: a line would show a trend that may be theirs
+        line = {"random_values_share": (0, (4, 2)), "freedom_share": "none"}.get(metric, "-")
         ax.errorbar(x, y, yerr=ends, color=colour, marker=marker, markersize=4, linewidth=1.2, elinewidth=0.8,
                     linestyle=line, label=label)  # fmt: skip
     ax.set_xticks(range(len(bins)), [f"{low}–{high}" for low, high in bins])

@@ -27,8 +27,8 @@ def reading() -> Reading:
         for layer, head in places for metric in (*metrics, *_TVD) for value in [float(rng.uniform(0.02, 1.0))]
     ])  # fmt: skip
     rows = pd.DataFrame([
-        {"site": f"blocks.{layer}.attn", "layer": layer, "head": head, "searched": True, "share": 0.8, "tvd": 0.0098,
-         "nullspace_share": 0.1, "pinned": False} for layer, head in places
+        {"site": f"blocks.{layer}.attn", "layer": layer, "head": head, "searched": True, "sequence": 0, "query": 9,
+         "share": 0.8, "tvd": 0.0098, "nullspace_share": 0.1, "pinned": False} for layer, head in places
     ])  # fmt: skip
     by_keys = pd.DataFrame([
         {"low": low, "high": 2 * low - 1, "metric": metric, "value": 0.1 * i, "ci_low": 0.0, "ci_high": 0.2 * i, "n": 3,
@@ -79,7 +79,7 @@ def test_heads_that_were_not_looked_at_keep_their_places(reading: Reading) -> No
 def test_words(reading: Reading) -> None:
     lead = heads.lead(reading)
     assert lead is not None
-    assert "Of 8 heads of a model" in lead.text
+    assert "Of 8 rows of attention of 8 heads of a model, none can" in lead.text
     verdicts = [finding.verdict.text for finding in heads.findings(reading)]
     assert len(verdicts) == 4
     assert "half reach at least 80 %" in verdicts[0]
@@ -89,6 +89,26 @@ def test_words(reading: Reading) -> None:
     assert "It is not shown" in verdicts[3]
     assert "0.20 [−0.10, 0.50]" in verdicts[3]
     assert "8 heads" in freedom_methods.paragraph(reading)
+
+
+def test_whether_freedom_is_the_querys_or_the_heads(reading: Reading) -> None:
+    rows = pd.concat([reading.table("freedom_rows").assign(sequence=i, query=10 * i + 9) for i in range(3)])
+    reading.result.tables["freedom_rows"] = rows.assign(share=0.2 + 0.3 * rows["sequence"])
+    said = heads.findings(reading)[0].support[1].text
+    assert "more between queries than between heads: the query says 100 % of its variance (by chance 9 %)" in said
+    assert "the head 0 % (by chance 30 %). Medians by query are 20 %, 50 % and 80 %." in said
+    reading.result.tables["freedom_rows"] = rows.assign(share=0.1 + 0.1 * rows["head"])
+    assert "more between heads than between queries" in heads.findings(reading)[0].support[1].text
+
+
+def test_the_lead_counts_rows_and_not_means_of_heads(reading: Reading) -> None:
+    rows = reading.table("freedom_rows")
+    reading.result.tables["freedom_rows"] = rows.assign(share=[0.95, *[0.3] * 6, 0.04], pinned=[*[False] * 7, True])
+    lead = heads.lead(reading)
+    assert lead is not None
+    assert "none can" not in lead.text
+    assert "1 can be replaced by nearly the farthest" in lead.text
+    assert "1 is pinned to what it attends to" in lead.text
 
 
 @pytest.mark.parametrize(("p", "p_with_layer", "said"), [

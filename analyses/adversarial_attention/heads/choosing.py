@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,11 +22,13 @@ from interp.attention.probes import SelectedRows
 from interp.errors import UserError
 from interp.importance import gate_gradients
 
-__all__ = ["aside", "chosen", "importance", "mean_rows"]
+__all__ = ["aside", "chosen", "importance", "mean_rows", "together"]
 
 Head = tuple[str, int]
 
 _NAME = re.compile(r"L(\d+)(?:H(\d+))?$")
+_TOGETHER = 18  # heads at most whose changes are run together
+_NEAR = 0.1  # of the model's layers, within which such heads lie: their passes begin at the first one's
 _ASIDE = 48  # tokens of the sequences that importance and the mean pattern's effect are measured on
 
 
@@ -104,3 +107,18 @@ def mean_rows(
         query: {site: (rows[:, at] / n).numpy() for site, rows in total.items()}
         for at, query in enumerate(probe.queries)
     }
+
+
+def together(model: HookedModel, heads: Sequence[Head], most: int = _TOGETHER) -> list[list[Head]]:
+    """Heads, in order of execution, as groups whose changes share passes: neighbours, so that few layers are
+    computed in vain, and at most so many."""
+    groups: list[list[Head]] = []
+    reach = _NEAR * len({site.layer for site in model.sites})
+    for head in heads:
+        last = groups[-1] if groups else []
+        apart = model.site(head[0]).layer - model.site(last[0][0]).layer if last else 0
+        if last and len(last) < most and 0 <= apart <= reach:
+            last.append(head)
+        else:
+            groups.append([head])
+    return groups

@@ -8,7 +8,7 @@ model is causal and can keep keys and values, positions from i on. Changed rows 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,13 +114,13 @@ class Continuation:
 
     def answers(
         self, rows: Sequence[Row], points: Sequence[NDArray[np.float64]]
-    ) -> Float[NDArray[np.float32], "point position outcome"]:
-        """Change of the output's probabilities with each row replaced by its point."""
-        parts = []
+    ) -> Iterator[tuple[Float[NDArray[np.float32], "position outcome"], float]]:
+        """Change of the output's probabilities with each row replaced by its point, one after the other, and its total
+        variation distance: as many as are run together are in memory at a time."""
         for at in range(0, len(rows), self.copies):
             some = slice(at, at + self.copies)
-            parts.append((self._output(rows[some], points[some]) - self.output).float().cpu().numpy())
-        return np.concatenate(parts)
+            changed = self._output(rows[some], points[some]) - self.output
+            yield from zip(changed.float().cpu().numpy(), self.size(changed).tolist(), strict=True)
 
     def slopes(
         self, rows: Sequence[Row], of: Callable[[Tensor], Tensor]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from analyses.adversarial_attention.config import Config
-from analyses.adversarial_attention.heads.choosing import mean_rows
+from analyses.adversarial_attention.heads.choosing import mean_rows, together
 from analyses.adversarial_attention.heads.continuations import Continuation, Watched, prefix_works
 from analyses.adversarial_attention.heads.inputs import Inputs, Place
 from analyses.adversarial_attention.heads.nullspace import farthest_null, farthest_random
@@ -29,8 +30,7 @@ __all__ = ["measure", "settings"]
 Head = tuple[str, int]
 Record = dict[str, Any]
 Means = Mapping[int, Mapping[str, NDArray[np.float64]]]
-
-_TOGETHER = 6  # heads whose changed rows share a pass: neighbours, so that few layers are computed in vain
+_Read = tuple[Continuation, dict[int, dict[str, list[Row]]]]
 
 
 def settings(config: Config) -> Settings:
@@ -47,19 +47,22 @@ def settings(config: Config) -> Settings:
 def measure(
     model: HookedModel, given: Inputs, heads: Sequence[Head], config: Config, work: Workspace
 ) -> dict[str, pd.DataFrame]:
-    """The table ``freedom_rows``, and ``patterns`` and ``tokens`` of rows to be drawn twice; a step a sequence."""
+    """The table ``freedom_rows``, and ``patterns`` and ``tokens`` of rows to be drawn twice.
+
+    Every sequence and group of heads is a step of its own, so that a long run can be taken up again.
+    """
     sites = list(dict.fromkeys(site for site, _ in heads))
     if closed := [site for site in sites if model.site(site).source == "softmax"]:
         work.skip("null spaces", f"{closed[0]} computes its own attention and keeps its values to itself")
     means = mean_rows(model, given, sites, [place.searched for place in given.places])
     prefix = prefix_works(model, given.changed.tokens[:1], given.places[0].searched)
-    parts = [
-        work.step(
-            f"freedom-{place.sequence}",
-            lambda place=place: _sequence(model, given, place, heads, means, prefix, config),
-        )
-        for place in work.progress(given.places, "sequences")
-    ]
+    groups = together(model, heads)
+    read = lru_cache(maxsize=1)(partial(_read, model, given, sites, prefix, config))
+    asked = [(place, number) for place in given.places for number in range(len(groups))]
+    parts = []
+    for place, number in work.progress(asked, "groups of heads, sequence by sequence"):
+        name = f"freedom-{place.sequence}-{number}"
+        parts.append(work.step(name, partial(_group, read, given, place, groups[number], means, config)))
     tables = {
         name: pd.concat([part[name] for part in parts if name in part], ignore_index=True)
         for name in ("freedom_rows", "patterns", "tokens")
@@ -67,39 +70,43 @@ def measure(
     }
     if "freedom_rows" not in tables:
         raise UserError(f"no row of these heads has as many as {config.least_keys} keys: lower --least-keys")
-    asked = len(heads) * sum(len(place.queries) for place in given.places)
-    if (short := asked - len(tables["freedom_rows"])) > 0:
-        work.note(f"{short} of {asked} rows had fewer than {config.least_keys} keys and were left out.")
+    n_rows = len(heads) * sum(len(place.queries) for place in given.places)
+    if (short := n_rows - len(tables["freedom_rows"])) > 0:
+        work.note(f"{short} of {n_rows} rows had fewer than {config.least_keys} keys and were left out.")
     return {"freedom_rows": tables["freedom_rows"], **drawn_twice(tables, tables["freedom_rows"])}
 
 
-def _sequence(
-    model: HookedModel, given: Inputs, place: Place, heads: Sequence[Head], means: Means, prefix: bool, config: Config
-) -> dict[str, pd.DataFrame]:
-    sites = list(dict.fromkeys(site for site, _ in heads))
+def _read(model: HookedModel, given: Inputs, sites: list[str], prefix: bool, config: Config, place: Place) -> _Read:
+    """The searched query's continuation, and the rows of the other queries."""
     tokens = given.changed.tokens[place.sequence][None]
     watched = Watched(config.horizon, config.position)
     continuation = Continuation(model, tokens, place.searched, sites, watched, copies=config.copies, prefix=prefix)
+    return continuation, _rows_elsewhere(model, tokens, place, sites)
+
+
+def _group(
+    read: Callable[[Place], _Read], given: Inputs, place: Place, heads: Sequence[Head], means: Means, config: Config
+) -> dict[str, pd.DataFrame]:
+    """The tables of one sequence and group of heads."""
+    continuation, elsewhere = read(place)
+    model = continuation.model
     searched = _long_enough(continuation.rows, heads, config)
     nulls = [_null(model, row, place, place.searched, config) for row in searched]
     here = {"data": given.data, "sequence": place.sequence}
     records: list[Record] = []
-    for query, rows in _rows_elsewhere(model, tokens, place, sites).items():
+    for query, rows in elsewhere.items():
         for row in _long_enough(rows, heads, config):
             null = _null(model, row, place, query, config)
             records.append(here | {"query": query, "searched": False} | _of_row(model, row, null))
-    found: list[Freedom] = []
-    for part in _parts(len(searched)):
-        some = _search(continuation, searched[part], [null.found for null in nulls[part]], means, config, place)
-        for (freedom, more), null in zip(some, nulls[part], strict=True):
-            found.append(freedom)
-            own = _of_row(model, freedom.row, null)
-            records.append(here | {"query": place.searched, "searched": True} | own | more)
+    found = _search(continuation, searched, [null.found for null in nulls], means, config, place)
+    for (freedom, more), null in zip(found, nulls, strict=True):
+        own = _of_row(model, freedom.row, null)
+        records.append(here | {"query": place.searched, "searched": True} | own | more)
     if not records:
         return {}
     return {
         "freedom_rows": _table(records).assign(document=place.document),
-        **shown(continuation, found, here | {"query": place.searched}),
+        **shown(continuation, [freedom for freedom, _ in found], here | {"query": place.searched}),
     }
 
 
@@ -153,16 +160,22 @@ def _search(
     place: Place,
 ) -> list[tuple[Freedom, Record]]:
     """Freedom, substitutes and agreement of some rows of one query."""
-    first = rows[0]
-    layer = continuation.model.site(first.site).layer
-    rng = np.random.default_rng([config.seed, 3, place.sequence, layer, first.head])
-    freedoms = find(continuation, rows, nulls, settings(config), rng)
-    mean = means[place.searched]
-    tables = [substitutes(row, mean[row.site][row.head][: row.n_keys], rng) for row in rows]
+    if not rows:
+        return []
+    model, mean = continuation.model, means[place.searched]
+
+    def rngs(purpose: int) -> list[np.random.Generator]:
+        seed = [config.seed, purpose, place.sequence]
+        return [np.random.default_rng([*seed, model.site(row.site).layer, row.head]) for row in rows]
+
+    freedoms = find(continuation, rows, nulls, settings(config), rngs(3))
+    tables = [
+        substitutes(row, mean[row.site][row.head][: row.n_keys], rng) for row, rng in zip(rows, rngs(4), strict=True)
+    ]
     asked = [(row, name, point) for row, table in zip(rows, tables, strict=True) for name, point in table.items()]
     changes = continuation.changes([row for row, _, _ in asked], [point for _, _, point in asked])
     of = {(row.address, name): float(tvd) for (row, name, _), tvd in zip(asked, changes, strict=True)}
-    taus = agreement(continuation, rows, config.knocked, rng)
+    taus = agreement(continuation, rows, config.knocked, rngs(5))
     return [
         (freedom, {
             "jsd": freedom.jsd, "share": freedom.share, "tvd": freedom.tvd, "found_by": freedom.by,
@@ -172,11 +185,6 @@ def _search(
         })
         for freedom, (tau_gradient, tau_knockout) in zip(freedoms, taus, strict=True)
     ]  # fmt: skip
-
-
-def _parts(n: int) -> Iterator[slice]:
-    for start in range(0, n, _TOGETHER):
-        yield slice(start, min(start + _TOGETHER, n))
 
 
 def _table(records: list[Record]) -> pd.DataFrame:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.optimize import linprog
 
+from analyses.adversarial_attention.heads.simplex import Simplex
 from interp.statistics import jensen_shannon
 
 __all__ = ["Polytope", "beginnings", "effects_of"]
@@ -40,9 +41,18 @@ class Polytope:
         own, exact = effects @ pattern, slack == 0
         self._equal = np.vstack([np.ones((1, len(pattern))), effects[exact]])
         self._equals = np.concatenate([[1.0], own[exact]])
-        sides = (1, -1) if both else (1,)
-        self._below = np.vstack([side * effects[~exact] for side in sides])
-        self._limit = np.concatenate([side * own[~exact] + slack[~exact] for side in sides])
+        self._below, self._limit = np.zeros((0, len(pattern))), np.zeros(0)
+        self._simplex = Simplex(self._equal[1:], self._equals[1:])
+        for side in (1, -1) if both else (1,):
+            self._bound(side * effects[~exact], side * own[~exact] + slack[~exact])
+
+    def cut(self, effects: NDArray[np.float64], slack: float) -> None:
+        """Bound further effects, from above: A (x − α) ≤ slack."""
+        self._bound(effects, effects @ self.pattern + slack)
+
+    def _bound(self, rows: NDArray[np.float64], limit: NDArray[np.float64]) -> None:
+        self._simplex.bound(rows, limit)
+        self._below, self._limit = np.vstack([self._below, rows]), np.concatenate([self._limit, limit])
 
     @property
     def is_point(self) -> bool:
@@ -50,7 +60,13 @@ class Polytope:
         return np.linalg.matrix_rank(self._equal, tol=1e-9 * max(1.0, np.abs(self._equal).max())) == len(self.pattern)
 
     def best(self, direction: Row) -> Row | None:
-        """The point furthest in a direction (a linear program); None where the solver found none."""
+        """The point furthest in a direction (a linear program); None where no solver found one."""
+        point = self._simplex.best(direction)
+        if point is None:
+            point = self._best_by_highs(direction)
+        return None if point is None else point / point.sum()
+
+    def _best_by_highs(self, direction: Row) -> Row | None:
         below = {"A_ub": self._below, "b_ub": self._limit} if len(self._limit) else {}
         solved = linprog(
             -direction,
@@ -61,10 +77,7 @@ class Polytope:
             method="highs-ds",
             options={"presolve": False},
         )
-        if solved.x is None:
-            return None
-        point = np.maximum(solved.x, 0.0)
-        return point / point.sum()
+        return None if solved.x is None else np.maximum(solved.x, 0.0)
 
     def climb(self, start: Row) -> tuple[Row, float]:
         """A local maximum of the divergence, from the gradient at a start, which need not be feasible.

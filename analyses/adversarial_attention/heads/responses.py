@@ -8,11 +8,11 @@ span the others' best (QR with column pivoting), and what they do to the output 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from scipy.linalg import qr
 
@@ -20,16 +20,48 @@ from analyses.adversarial_attention.heads.polytope import Polytope, gradient
 from analyses.adversarial_attention.heads.rows import Row
 from interp.statistics import jensen_shannon
 
-__all__ = ["Response", "spanning"]
+__all__ = ["Known", "Response", "spanning"]
 
 Point = NDArray[np.float64]
 
 _KEPT = 1024  # outcomes of the model at each position whose probabilities answer most
+_HELD = 4096  # those from which these are chosen anew as more is known
 _RANK = 1e-4  # directions of the values below this share of the largest are left out
 _SLACK = 1.02  # beyond a level that counts as within it
 _GAIN = 1e-4  # of divergence, in nats, that is worth another step
 _MOST = 48  # cuts, beyond which those that do not bind are dropped
 _STEPS = 60  # linear programs of one climb
+
+
+@dataclass(frozen=True, eq=False)
+class Known:
+    """What the model answered to some points in a row's place, at the outcomes where the first of them told most.
+
+    Attributes:
+        row: which. points: in its place. outcomes: of the model [position, answer]. answers: change of their
+            probabilities.
+    """
+
+    row: Row
+    points: Float[NDArray[np.float64], "point outcome"]
+    outcomes: Int[NDArray[np.int64], "position answer"]
+    answers: Float[NDArray[np.float32], "point position answer"]
+
+    @classmethod
+    def of(
+        cls,
+        row: Row,
+        points: Float[NDArray[np.float64], "point outcome"],
+        answers: Float[NDArray[np.float32], "point position answer"],
+    ) -> Known:
+        """From the change of the probabilities of all outcomes."""
+        outcomes = _strongest(answers, _HELD)
+        return cls(row, points, outcomes, np.take_along_axis(answers, outcomes[None], -1))
+
+    def and_also(self, point: Point, answer: Float[NDArray[np.float32], "position outcome"]) -> Known:
+        """With another point and the change of the probabilities of all outcomes."""
+        held = np.take_along_axis(answer, self.outcomes, -1)[None]
+        return replace(self, points=np.vstack([self.points, point]), answers=np.concatenate([self.answers, held]))
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,21 +76,11 @@ class Response:
     matrix: Float[NDArray[np.float32], "position answer outcome"]
 
     @classmethod
-    def of(
-        cls,
-        row: Row,
-        points: Float[NDArray[np.float64], "point outcome"],
-        answers: Float[NDArray[np.float32], "point position outcome"],
-    ) -> Response:
-        """From what the model answered to some rows.
-
-        Args:
-            points: in the row's place. answers: change of the output's probabilities.
-        """
-        most = min(_KEPT, answers.shape[-1])
-        strongest = np.argpartition(-np.abs(answers).sum(0), most - 1, axis=-1)[:, :most]
-        kept = np.take_along_axis(answers, strongest[None], -1)
-        return cls(row.pattern, np.einsum("kpa,ko->pao", kept, _carried(row, points).astype(np.float32)))
+    def of(cls, known: Known) -> Response:
+        """From what the model answered to some rows."""
+        kept = np.take_along_axis(known.answers, _strongest(known.answers, _KEPT)[None], -1)
+        carried = _carried(known.row, known.points).astype(np.float32)
+        return cls(known.row.pattern, np.einsum("kpa,ko->pao", kept, carried, optimize=True))
 
     def __call__(self, point: Point) -> tuple[Float[NDArray[np.float64], " position"], NDArray[np.float64]]:
         """Total variation distance at each position, to first order, and its slopes [position, outcome]."""
@@ -90,21 +112,30 @@ class Response:
 
     def _climb(self, limit: float, start: Point, cuts: NDArray[np.float64]) -> tuple[Point, NDArray[np.float64]]:
         best, jsd, direction, last = self.pattern, 0.0, gradient(self.pattern, start), self.pattern
+        within = Polytope(self.pattern, cuts, limit, both=False)
         for _ in range(_STEPS):
-            point = Polytope(self.pattern, cuts, limit, both=False).best(direction)
+            point = within.best(direction)
             if point is None:
                 break
             change, slopes = self(point)
             if (beyond := change > _SLACK * limit).any():
                 if len(cuts) > _MOST:  # those that bind nowhere near; they come back if they are needed
                     cuts = cuts[cuts @ (point - self.pattern) > limit / 2]
+                    within = Polytope(self.pattern, cuts, limit, both=False)
                 cuts = np.vstack([cuts, slopes[beyond]])
+                within.cut(slopes[beyond], limit)
                 last = self.pattern + limit / change.max() * (point - self.pattern)
                 continue
             if (reached := float(jensen_shannon(self.pattern, point))) <= jsd + _GAIN:
                 break
             best, jsd, direction = point, reached, gradient(self.pattern, 0.999 * point + 0.001 * self.pattern)
         return (last if best is self.pattern else best), cuts
+
+
+def _strongest(answers: Float[NDArray[np.float32], "point position answer"], n: int) -> NDArray[np.int64]:
+    """At each position, the n outcomes whose probabilities answered most."""
+    n = min(n, answers.shape[-1])
+    return np.argpartition(-np.abs(answers).sum(0), n - 1, axis=-1)[:, :n]
 
 
 def _carried(row: Row, points: NDArray[np.float64]) -> Float[NDArray[np.float64], "point outcome"]:
@@ -127,4 +158,5 @@ def spanning(row: Row, n: int) -> list[int]:
     factored: Any = qr(moved.T, mode="economic", pivoting=True)
     _, r, order = factored
     size = np.abs(np.diag(r))
-    return order[: min(n, int((size > _RANK * max(size[0], np.finfo(float).tiny)).sum()))].tolist()
+    n_directions = int((size > _RANK * max(size[0], np.finfo(float).tiny)).sum())
+    return order[: max(1, min(n, n_directions))].tolist()

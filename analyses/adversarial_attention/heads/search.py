@@ -14,6 +14,7 @@ docs/attention-freedom.md has the reasons.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -22,7 +23,7 @@ from numpy.typing import NDArray
 
 from analyses.adversarial_attention.heads.continuations import Continuation
 from analyses.adversarial_attention.heads.polytope import beginnings
-from analyses.adversarial_attention.heads.responses import Response, spanning
+from analyses.adversarial_attention.heads.responses import Known, Response, spanning
 from analyses.adversarial_attention.heads.rows import Row
 from interp.statistics import jensen_shannon
 
@@ -68,11 +69,13 @@ class Freedom:
         row: the row. null: the null space's point, and its divergence; None where values are not known.
         point: the farthest feasible one found, or None. jsd: their divergence; NaN where none was found.
         tvd: the change of the output, measured. by: what found it.
-        tried: vertices that were run. runs: of the model in all.
+        tried: vertices that were run. runs: of the model in all. rng: of its own random starts, so that nothing depends
+            on which rows are searched together.
     """
 
     row: Row
     null: tuple[Point, float] | None = None
+    rng: np.random.Generator = field(default_factory=lambda: np.random.default_rng(0), repr=False)
     point: Point | None = None
     jsd: float = float("nan")
     tvd: float = float("nan")
@@ -113,11 +116,16 @@ def find(
     rows: Sequence[Row],
     nulls: Sequence[tuple[Point, float] | None],
     settings: Settings,
-    rng: np.random.Generator,
+    rngs: Sequence[np.random.Generator],
 ) -> list[Freedom]:
-    """Search for each row; rows are changed one at a time, in copies of the sequence that are run together."""
-    found = [Freedom(row, null) for row, null in zip(rows, nulls, strict=True)]
-    search = _Search(continuation, settings, rng)
+    """Search for each row; rows are changed one at a time, in copies of the sequence that are run together.
+
+    Args:
+        nulls: each row's farthest point with the same head output, and its divergence; None: values are not known.
+        rngs: of each row's random starts.
+    """
+    found = [Freedom(row, null, rng) for row, null, rng in zip(rows, nulls, rngs, strict=True)]
+    search = _Search(continuation, settings)
     search.vertices({id(each): each.untried()[: settings.vertices] for each in found}, found)
     search.run([(each, each.null[0], "null space") for each in found if each.null is not None and each.null[1] > 0])
     search.by_response([each for each in found if not each.is_whole], settings.basis, settings.starts)
@@ -134,7 +142,6 @@ def find(
 class _Search:
     continuation: Continuation
     settings: Settings
-    rng: np.random.Generator
 
     def run(self, asked: Sequence[tuple[Freedom, Point, str]]) -> list[tuple[bool, float]]:
         """Run points: whether each is feasible, and its change."""
@@ -155,28 +162,21 @@ class _Search:
     def by_response(self, found: Sequence[Freedom], basis: int, starts: int) -> None:
         """Run the farthest rows whose change is small to first order, and the vertices that do least. What the model
         answered to them is known in the next round, where the first knew nothing."""
-        told = {id(each): self._basis(each, basis) for each in found}
+        told = self._bases(found, basis)
         for number in range(self.settings.rounds):
             left = [each for each in found if not each.is_whole]
             more = 1 if number < self.settings.rounds - 1 else starts  # rounds before the last are there to learn
-            asked = [(each, point, by) for each in left for point, by in self._farthest(each, *told[id(each)], more)]
-            if not asked:
-                return
+            asked = [(each, point, by) for each in left for point, by in self._farthest(each, told[id(each)], more)]
             rows, points = [each.row for each, _, _ in asked], [point for _, point, _ in asked]
-            answers = self.continuation.answers(rows, points)
-            changes = self.continuation.size(answers)
-            for (each, point, by), answer, change in zip(asked, answers, changes, strict=True):
-                each.take(point, float(change), by, self.settings.epsilon)
-                known = told[id(each)]
-                told[id(each)] = np.vstack([known[0], point]), np.concatenate([known[1], answer[None]])
+            for (each, point, by), (answer, change) in zip(asked, self.continuation.answers(rows, points), strict=True):
+                each.take(point, change, by, self.settings.epsilon)
+                told[id(each)] = told[id(each)].and_also(point, answer)
 
-    def _farthest(
-        self, found: Freedom, points: NDArray[np.float64], answers: NDArray[np.float32], starts: int
-    ) -> list[tuple[Point, str]]:
+    def _farthest(self, found: Freedom, known: Known, starts: int) -> list[tuple[Point, str]]:
         """Rows to run next, by what is known of the model's answers to some."""
-        response = Response.of(found.row, points, answers)
+        response = Response.of(known)
         levels = [self.settings.epsilon * level for level in self.settings.levels]
-        beginning = beginnings(found.row.pattern, starts, self.rng)
+        beginning = beginnings(found.row.pattern, starts, found.rng)
         asked = [
             (point, f"start {start} at {self.settings.levels[level]:g} ε")
             for level, start, point in response.farthest(levels, beginning)
@@ -187,15 +187,22 @@ class _Search:
             asked.append((_vertex(found.row, outcome), "vertex"))
         return asked
 
-    def _basis(self, found: Freedom, basis: int) -> tuple[NDArray[np.float64], NDArray[np.float32]]:
-        """Vertices whose values span the others' best, which count as tried, and the model's answers to them."""
-        chosen = spanning(found.row, basis)
-        points = np.eye(len(found.row.pattern))[chosen]
-        answers = self.continuation.answers([found.row] * len(chosen), list(points))
-        for outcome, point, change in zip(chosen, points, self.continuation.size(answers), strict=True):
-            found.tried.add(outcome)
-            found.take(point, float(change), "vertex", self.settings.epsilon)
-        return points, answers
+    def _bases(self, found: Sequence[Freedom], basis: int) -> dict[int, Known]:
+        """Of each row, vertices whose values span the others' best, which count as tried, and the model's answers."""
+        chosen = [spanning(each.row, basis) for each in found]
+        asked = [(each, outcome) for each, outcomes in zip(found, chosen, strict=True) for outcome in outcomes]
+        told = self.continuation.answers(
+            [each.row for each, _ in asked], [_vertex(each.row, outcome) for each, outcome in asked]
+        )
+        known = {}
+        for each, outcomes in zip(found, chosen, strict=True):
+            answers = []
+            for outcome, (answer, change) in zip(outcomes, itertools.islice(told, len(outcomes)), strict=True):
+                each.tried.add(outcome)
+                each.take(_vertex(each.row, outcome), change, "vertex", self.settings.epsilon)
+                answers.append(answer)
+            known[id(each)] = Known.of(each.row, np.eye(len(each.row.pattern))[outcomes], np.stack(answers))
+        return known
 
     def follow_rays(self, found: Sequence[Freedom]) -> None:
         """Bisect the ways to the infeasible points whose borders promise most, at least until something is feasible."""

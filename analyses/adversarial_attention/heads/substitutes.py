@@ -6,6 +6,7 @@ same weight on every key, and all weight on the first. A sink keeps what it took
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -44,7 +45,7 @@ def substitutes(row: Row, mean: Point | None, rng: np.random.Generator) -> dict[
 
 
 def agreement(
-    continuation: Continuation, rows: list[Row], knocked: int, rng: np.random.Generator
+    continuation: Continuation, rows: list[Row], knocked: int, rngs: Sequence[np.random.Generator]
 ) -> list[tuple[float, float]]:
     """Kendall's τ of each row's weights with the output's gradient, and with what the loss of single keys does.
 
@@ -55,7 +56,7 @@ def agreement(
     slopes = continuation.slopes(rows, _confidence)
     asked: list[tuple[Row, Point]] = []
     drawn = []
-    for row in rows:
+    for row, rng in zip(rows, rngs, strict=True):
         keys = np.flatnonzero(row.pattern[: len(row.keys)] < 1 - 1e-6)
         drawn.append(rng.permutation(keys)[:knocked])
         asked += [(row, _without(row.pattern, key)) for key in drawn[-1]]

@@ -157,7 +157,7 @@ def drawn_twice(tables: Mapping[str, pd.DataFrame], rows: pd.DataFrame) -> dict[
     searched = rows.loc[rows["searched"] & rows["share"].notna()].reset_index(drop=True)
     best = searched.iloc[telling(searched)].loc[:, keys]
     patterns = tables["patterns"].merge(best, on=keys)
-    tokens = tables["tokens"]
+    tokens = tables["tokens"].drop_duplicates(["sequence", "position"])
     return {
         "patterns": patterns,
         "tokens": tokens.loc[tokens["sequence"].isin(best["sequence"])].reset_index(drop=True),

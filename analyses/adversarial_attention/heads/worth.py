@@ -14,13 +14,12 @@ import pandas as pd
 from numpy.typing import NDArray
 from scipy.stats import rankdata
 
-from analyses.adversarial_attention.heads.choosing import aside
+from analyses.adversarial_attention.heads.choosing import aside, together
 from analyses.adversarial_attention.heads.continuations import distributions
 from analyses.adversarial_attention.heads.inputs import Inputs
 from interp import HookedModel
-from interp.attention.edits import ReplaceRows
 from interp.models.replaying import blocks_before, outputs_of, replayed
-from interp.replacements import mean_patterns
+from interp.replacements import Places, mean_patterns
 from interp.results import Workspace
 
 __all__ = ["mean_pattern_effects", "partial_rank", "worth"]
@@ -29,6 +28,7 @@ Head = tuple[str, int]
 Values = NDArray[np.float64]
 
 _RESAMPLES = 1000
+_COPIES = 8  # of a sequence, each with another head's mean pattern, that are run together
 _LEAST = 8  # heads, below which a partial rank correlation says nothing
 
 
@@ -42,22 +42,21 @@ def mean_pattern_effects(model: HookedModel, given: Inputs, heads: Sequence[Head
     others = [{"tokens": aside(sequence[None])} for sequence in given.choosing.tokens]
     tokens = aside(given.other.tokens)
     patterns = mean_patterns(model, {"tokens": tokens[:1]}, others, sites)
-    before = {site: blocks_before(model, [(site, 0)]) for site in sites}
-    rows = list(range(tokens.shape[1]))
+    groups = [(group, blocks_before(model, group)) for group in together(model, heads, _COPIES)]
     effects = []
     for number in work.progress(range(len(tokens)), "sequences of other text"):
         here = tokens[number][None]
-        with outputs_of({blocks[-1] for blocks in before.values() if blocks}) as outputs:
+        with outputs_of({before[-1] for _, before in groups if before}) as outputs:
             untouched = distributions(model.run(here).logits)
-        for site, head in heads:
-            edit = ReplaceRows({(site, head): (rows, patterns[site][head][None])})
-            with replayed([before[site]] if before[site] else [], outputs):
-                changed = distributions(model.run(here, edits=[edit]).logits)
-            effects.append({
-                "site": site, "layer": model.site(site).layer, "head": head, "sequence": number,
-                "document": int(given.other.document[number]),
-                "effect": float((changed - untouched).abs().sum(-1).mean() / 2),
-            })  # fmt: skip
+        for group, before in groups:
+            edits = Places(patterns=patterns).edits("mean_pattern", [[head] for head in group], 1)
+            with replayed([before] if before else [], outputs, times=len(group)):
+                changed = distributions(model.run(here.expand(len(group), -1), edits=edits).logits)
+            for (site, head), change in zip(group, changed.sub_(untouched).abs_().sum(-1).mean(-1) / 2, strict=True):
+                effects.append({
+                    "site": site, "layer": model.site(site).layer, "head": head, "sequence": number,
+                    "document": int(given.other.document[number]), "effect": float(change),
+                })  # fmt: skip
     return pd.DataFrame(effects)
 
 

@@ -60,18 +60,24 @@ def against_importance(reading: Reading, kinds: Mapping[tuple[int, int], str]) -
     if freedom.empty or importance.empty:
         return None
 
+    rows = reading.measured("freedom_rows", "share", searched=True)
+
     def figure() -> Figure:
         figure, ax = style.fixed(4.4, 3.0, (0.65, 0.75, 0.5, 0.1))
-        draw.freedom_against_importance(freedom, importance, ax, kinds)
+        draw.freedom_against_importance(freedom, importance, rows, ax, kinds, pinned_below(reading))
         return figure
 
     return Plate(
         "freedom-against-importance",
         "Freedom against importance",
-        "A point a head; bars are intervals over sequences. A head can matter, because the loss depends on its output, "
-        "and leave its attention free all the same, because many rows give an output that does as well.",
+        "A point a head, the mean over its rows; small dots are the rows. A head can matter, because the loss depends "
+        "on its output, and leave its attention free all the same, because many rows give an output that does as well.",
         figure,
-        (Rows("heads", {"metric": "freedom_share"}), Rows("heads", {"metric": "derivative"})),
+        (
+            Rows("heads", {"metric": "freedom_share"}),
+            Rows("heads", {"metric": "derivative"}),
+            Rows("freedom_rows", {"searched": True}),
+        ),
     )
 
 
@@ -90,12 +96,20 @@ def by_keys(reading: Reading) -> Plate | None:
     return Plate(
         "freedom-by-keys",
         "Freedom by number of keys",
-        "Means over heads, then over sequences; bars are intervals over sequences. Rows with more keys than the values "
-        "have dimensions leave rows with the same head output, as they would if values were random; the rest of the "
-        "distance is what the layers after the head do not notice.",
+        "Means over heads, then over sequences; bars are intervals over sequences. Null spaces are those of the same "
+        "sequences throughout; freedom at the same output was searched in one row of each sequence, so that its points "
+        f"are of different ones ({_how_many(table)} each) and differ by more than the number of keys. "
+        "Rows with more keys than the values have dimensions leave rows with the same head output, as they would if "
+        "values were random; the rest of the distance is what the layers after the head do not notice.",
         figure,
         (Rows("freedom_by_keys"),),
     )
+
+
+def _how_many(table: pd.DataFrame) -> str:
+    n = table.loc[table["metric"] == "freedom_share", "n"].to_numpy(dtype=int)
+    low, high = (int(n.min()), int(n.max())) if len(n) else (0, 0)
+    return words.number_word(low) if low == high else f"{words.number_word(low)} to {words.number_word(high)}"
 
 
 def substitutes(reading: Reading) -> Plate | None:

@@ -1,6 +1,7 @@
 """What the page says of the model's own heads: how far their attention can go at the same output."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,24 +21,25 @@ TABLES = {
     "freedom_worth": TableNote("Rank correlations over heads with what the mean pattern does to other text."),
     "patterns": TableNote("Weights of a few rows as they are and as far as they can go.", "-weight"),
 }  # fmt: skip
+_NEARLY = 0.9
 KINDS_FROM = ("head-specialization", "induction-heads")
 
 
 def lead(reading: Reading) -> Sentence | None:
-    """How many heads leave their attention nearly free, how many are pinned."""
+    """How many rows of attention are nearly free, how many are pinned."""
+    rows = reading.measured("freedom_rows", "share", searched=True)
     scores = reading.measured("heads", "value", metric="freedom_share")
-    if scores.empty:
+    if rows.empty or scores.empty:
         return None
-    n, free = len(scores), int((scores["value"].to_numpy() > 0.9).sum())
-    pinned = int((scores["value"].to_numpy() < pinned_below(reading)).sum())
-    whose = f"{words.count(n, 'head')} of {reading.model_name}"
+    free, pinned = int((rows["share"].to_numpy() > _NEARLY).sum()), int(rows["pinned"].to_numpy().sum())
     text = (
-        f"Of {whose}, {free or 'none'} can have a row of their attention replaced by nearly the farthest one there is "
-        f"(more than 90 % of the largest divergence) while the output moves by at most {epsilon(reading):g}; "
+        f"Of {words.count(len(rows), 'row')} of attention of {words.count(len(scores), 'head')} of "
+        f"{reading.model_name}, {free or 'none'} can be replaced by nearly the farthest there is (more than "
+        f"{_percent(_NEARLY)} of the largest divergence) while the output moves by at most {epsilon(reading):g}; "
         f"{pinned or 'none'} {'is' if pinned == 1 else 'are'} pinned to what "
         f"{'it attends' if pinned == 1 else 'they attend'} to."
     )
-    return Sentence(text, (Rows("heads", {"metric": "freedom_share"}),))
+    return Sentence(text, (Rows("freedom_rows", {"searched": True}),))
 
 
 def findings(reading: Reading) -> tuple[Finding, ...]:
@@ -75,15 +77,16 @@ def _freedom(reading: Reading) -> Finding | None:
         return None
     middle, pinned = float(np.median(rows["share"])), int(rows["pinned"].to_numpy().sum())
     least = scores.sort_values("value").head(3)
+    how = "usually go far" if middle > 0.75 else "often go far" if middle > 0.4 else "seldom go far"
     verdict = (
-        f"A single row of attention can usually go {'far' if middle > 0.5 else 'only so far'} before the output "
-        f"notices: of {words.count(len(rows), 'row')}, half reach at least {_percent(middle)} of the largest "
-        f"divergence that any row could have, and {pinned or 'none'} {'is' if pinned == 1 else 'are'} pinned below "
-        f"{_percent(pinned_below(reading))}."
+        f"A single row of attention can {how} before the output notices: of {words.count(len(rows), 'row')}, half "
+        f"reach at least {_percent(middle)} of the largest divergence that any row could have, and {pinned or 'none'} "
+        f"{'is' if pinned == 1 else 'are'} pinned below {_percent(pinned_below(reading))}."
     )
     horizon = int(reading.config.get("horizon", 4))
     support = (
         Sentence(f"The least free are {reading.named(least)}.", (Rows("heads", {"metric": "freedom_share"}),)),
+        *_by_query(rows),
         Sentence(
             f"The output is watched over {words.count(horizon, 'position')} from the row's own on, and may move by at "
             f"most {epsilon(reading):g} in total variation at any of them. Every row was run in the untouched model: "
@@ -97,6 +100,28 @@ def _freedom(reading: Reading) -> Finding | None:
         "head whose rows are free one by one may matter all the same. What is found is a lower bound: a row that is "
         "called free is free, one that is called pinned resisted every start, every vertex and every ray tried.",
     )  # fmt: skip
+
+
+def _by_query(rows: pd.DataFrame) -> tuple[Sentence, ...]:
+    """Whether freedom differs more between queries or between heads: shares of its variance."""
+    table: Any = rows.pivot_table(index=["sequence", "query"], columns=["layer", "head"], values="share")
+    table = table.dropna(axis="columns")
+    if min(table.shape) < 2 or not (whole := float(np.var(table.to_numpy()))) > 0:
+        return ()
+    n_queries, n_heads = table.shape
+    of_queries, of_heads = (float(np.var(table.mean(axis=axis).to_numpy())) / whole for axis in (1, 0))
+    which = "between queries than between heads" if of_queries > of_heads else "between heads than between queries"
+    middle = table.median(axis=1).sort_values()
+    each = [_percent(float(value)) for value in middle]
+    medians = words.join(each) if len(each) <= 4 else f"from {each[0]} to {each[-1]}"
+    return (
+        Sentence(
+            f"Freedom differs more {which}: the query says {_percent(of_queries)} of its variance (by chance "
+            f"{_percent((n_queries - 1) / (n_queries * n_heads - 1))}), the head {_percent(of_heads)} (by chance "
+            f"{_percent((n_heads - 1) / (n_queries * n_heads - 1))}). Medians by query are {medians}.",
+            (Rows("freedom_rows", {"searched": True}),),
+        ),
+    )
 
 
 def _source(reading: Reading) -> Finding | None:

@@ -40,7 +40,7 @@ def searched(
     continuation = Continuation(model, tokens(), query, list(sites.values()), Watched(horizon))
     rows = [continuation.rows[sites[layer]][head] for layer, head in heads]
     nulls = [farthest_null(row, 4, np.random.default_rng(0)) for row in rows]
-    found = find(continuation, rows, nulls, settings, np.random.default_rng(0))
+    found = find(continuation, rows, nulls, settings, [np.random.default_rng(0) for _ in rows])
     return dict(zip(heads, found, strict=True))
 
 

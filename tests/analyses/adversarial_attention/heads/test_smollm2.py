@@ -34,7 +34,7 @@ def test_a_late_heads_row(smollm2: HookedModel, tokens: torch.Tensor) -> None:
     assert row.values is not None
     assert row.values.shape == (query + 1, 64)
     null = farthest_null(row, 2, np.random.default_rng(0))
-    freedom = find(continuation, [row], [null], Settings(epsilon=0.01), np.random.default_rng(0))[0]
+    freedom = find(continuation, [row], [null], Settings(epsilon=0.01), [np.random.default_rng(0)])[0]
     assert freedom.point is not None
     assert 0.05 < freedom.share <= 1
     weights = torch.zeros(1, 1, query + 4)

@@ -15,10 +15,14 @@ from transformers import BertConfig, BertForSequenceClassification
 import analyses.adversarial_attention as analysis
 import interp
 from analyses.adversarial_attention import Config, run
-from analyses.adversarial_attention.heads.choosing import chosen
-from analyses.adversarial_attention.heads.worth import partial_rank, worth
+from analyses.adversarial_attention.heads.choosing import aside, chosen, together
+from analyses.adversarial_attention.heads.continuations import distributions
+from analyses.adversarial_attention.heads.inputs import make as make_inputs
+from analyses.adversarial_attention.heads.worth import mean_pattern_effects, partial_rank, worth
+from interp.attention.edits import ReplaceRows
 from interp.errors import UserError
 from interp.models.planted import induction, plant, previous_token, uniform
+from interp.replacements import mean_patterns
 from interp.results import Workspace
 from interp.results.schemas import check_tables
 from tests.families import load, make
@@ -174,3 +178,45 @@ def test_the_same_seed_gives_the_same_rows_and_a_run_can_be_resumed(tmp_path: Pa
     )
     pd.testing.assert_frame_equal(first, again)
     pd.testing.assert_frame_equal(first, resumed)
+
+
+def test_a_row_does_not_depend_on_which_others_are_searched_with_it() -> None:
+    model = interp.load("tiny-2l")
+    alone, beside = (
+        run(model, Config(**SMALL, heads=heads), Workspace()).tables["freedom_rows"]  # type: ignore[arg-type]
+        for heads in ("L1H2", "all")
+    )
+    where: Any = beside.loc[(beside["layer"] == 1) & (beside["head"] == 2)]
+    columns = ["sequence", "query", "searched", "share", "nullspace_share", "tau_gradient", "tau_knockout"]
+    pd.testing.assert_frame_equal(
+        alone[columns].reset_index(drop=True), where[columns].reset_index(drop=True), atol=1e-3, rtol=0
+    )
+
+
+def test_heads_of_near_layers_run_together() -> None:
+    """At most so many, within a tenth of the layers, and every head in one group."""
+    model = load(make("gpt2"))
+    heads = [(site.name, head) for site in model.sites for head in range(site.n_heads)]
+    groups = together(model, heads, 3)
+    assert [head for group in groups for head in group] == heads
+    assert max(map(len, groups)) <= 3
+    assert all(len({site for site, _ in group}) == 1 for group in groups)  # two layers lie farther apart than 0.2
+
+
+def test_mean_patterns_effects_against_one_head_at_a_time() -> None:
+    """By the core's own edit, without replayed layers or copies."""
+    model = interp.load("tiny-2l")
+    given_inputs = make_inputs(model, Config(**SMALL), Workspace())  # type: ignore[arg-type]
+    heads = [(site.name, head) for site in model.sites for head in range(site.n_heads)]
+    table = mean_pattern_effects(model, given_inputs, heads, Workspace())
+    tokens = aside(given_inputs.other.tokens)
+    others = [{"tokens": aside(sequence[None])} for sequence in given_inputs.choosing.tokens]
+    patterns = mean_patterns(model, {"tokens": tokens[:1]}, others, [site.name for site in model.sites])
+    for number, (site, head) in ((0, heads[1]), (1, heads[6])):
+        here = tokens[number][None]
+        edit = ReplaceRows({(site, head): (list(range(tokens.shape[1])), patterns[site][head][None])})
+        plain, changed = (distributions(model.run(here, edits=edits).logits) for edits in ((), (edit,)))
+        expected = float((plain - changed).abs().sum(-1).mean() / 2)
+        mine: Any = table.loc[(table["sequence"] == number) & (table["site"] == site) & (table["head"] == head)]
+        assert mine["effect"].tolist() == pytest.approx([expected], abs=1e-5)
+        assert expected > 1e-4
