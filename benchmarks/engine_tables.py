@@ -117,7 +117,7 @@ def times_text(rows: Sequence[Record], left_out: Sequence[Record]) -> tables.Tex
         "Attention alone, one causal sequence",
         ["tokens", "way", "ms", "÷ SDPA", "held MB", "statistics off by", ""],
         [[f"{length:,}", KINDS[order[way]].title, *numbers] for length, way, numbers in sorted(cells)],
-        "Medians over the rounds; ratios are taken within a round. Held: the most memory beyond queries, keys and values. "
+        "Medians over the rounds; ratios are taken within a round. Held: the most memory beyond queries, keys, values. "
         "Off by: the largest difference from the statistics of row blocks, over max(1, value). "
         + "; ".join(f"{kind.title}: {kind.words}" for kind in KINDS.values())
         + ".",

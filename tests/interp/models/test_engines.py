@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from interp.attention import attend, edits, probes
+from interp.attention import attend, probes
 from interp.models import seam
 from tests.families import ENCODER_DECODERS, FAMILIES, OWN_SOFTMAX, example, load, make
 
@@ -32,7 +32,6 @@ def given(family: str) -> dict[str, Any]:
 def test_both_engines_give_equal_statistics_and_outputs(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
     model = load(make(family).to(DEVICE))
     read = (*probes.basic(), probes.RelativeEntropy(), probes.MassReceived())
-    made = [edits.GateHeads({(0, 1): 0.5}), edits.AddLogits({(1, 2): torch.tensor(1.0), (0, 0): -torch.ones(LENGTH, 1)})]
     runs = []
     for engine in ("blocked", "fused"):
         model.seam.engines.clear()
