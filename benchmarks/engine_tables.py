@@ -74,12 +74,12 @@ def growth(rows: Sequence[Record], inputs: float, limit: float) -> list[Record]:
         here = [row for row in rows if row["way"] == way]
         holding = [row for row in here if row["bytes"]]
         lengths = [row["length"] for row in holding]
-        total = [row["bytes"] + inputs * row["length"] for row in holding]
+        total = [row["bytes"] + inputs * row["length"] for row in holding][-3:]
         found.append({
             "way": way,
             "time_exponent": exponent([row["length"] for row in here], [row["seconds"] for row in here]),
             "memory_exponent": exponent(lengths, [row["bytes"] for row in holding]),
-            "largest_context": largest_context(lengths, total, limit),
+            "largest_context": largest_context(lengths[-3:], total, limit),
         })  # fmt: skip
     return found
 
@@ -91,7 +91,7 @@ def exponent(lengths: Sequence[int], values: Sequence[float]) -> float | None:
 
 def largest_context(lengths: Sequence[int], total_bytes: Sequence[float], limit: float) -> int | None:
     """The length at which a + b · length + c · length² bytes, none of them negative and fitted to relative errors,
-    reach the limit; None with fewer than three lengths."""
+    reach the limit, to two digits; None with fewer than three lengths."""
     if len(lengths) < 3:
         return None
     length, total = np.asarray(lengths, dtype=float), np.asarray(total_bytes)
@@ -101,7 +101,7 @@ def largest_context(lengths: Sequence[int], total_bytes: Sequence[float], limit:
     if c == b == 0 or a >= limit:
         return None
     reached = (limit - a) / b if c == 0 else (-b + np.sqrt(b**2 + 4 * c * (limit - a))) / (2 * c)
-    return int(reached * scale)
+    return int(float(f"{reached * scale:.2g}"))
 
 
 def times_text(rows: Sequence[Record], left_out: Sequence[Record]) -> tables.Text:
@@ -112,11 +112,19 @@ def times_text(rows: Sequence[Record], left_out: Sequence[Record]) -> tables.Tex
         off = "–" if row["statistics_off"] is None or row["way"] == "basic" else f"{row['statistics_off']:.1e}"
         numbers = [f"{row['seconds'] * 1e3:,.1f}", f"{row['over_sdpa']:.2f}", held, off, ""]
         cells.append((row["length"], order.index(row["way"]), numbers))
-    cells += [(part["length"], order.index(part["way"]), ["–"] * 4 + [part["reason"]]) for part in left_out]
+    lengths = {row["length"] for row in rows}
+    after = max(lengths) + 1
+    for way, reason in dict.fromkeys((part["way"], part["reason"]) for part in left_out):
+        where = {part["length"] for part in left_out if (part["way"], part["reason"]) == (way, reason)}
+        where = {after} if where >= lengths else where
+        cells += [(length, order.index(way), ["–"] * 4 + [reason]) for length in where]
     return tables.Text(
         "Attention alone, one causal sequence",
         ["tokens", "way", "ms", "÷ SDPA", "held MB", "statistics off by", ""],
-        [[f"{length:,}", KINDS[order[way]].title, *numbers] for length, way, numbers in sorted(cells)],
+        [
+            [f"{length:,}" if length in lengths else "all", KINDS[order[way]].title, *numbers]
+            for length, way, numbers in sorted(cells)
+        ],
         "Medians over the rounds; ratios are taken within a round. Held: the most memory beyond queries, keys, values. "
         "Off by: the largest difference from the statistics of row blocks, over max(1, value). "
         + "; ".join(f"{kind.title}: {kind.words}" for kind in KINDS.values())
@@ -139,8 +147,9 @@ def growth_text(fits: Sequence[Record], limit_gb: float) -> tables.Text:
              shown(fit["largest_context"], ",")]
             for fit in fits
         ],
-        "Exponents by least squares on logarithms over the lengths above. Tokens: where a fitted sum of a constant, a "
-        "linear and a quadratic term reaches the memory, with queries, keys and values; not run.",
+        "Exponents by least squares on logarithms over the lengths above. Tokens: where a constant, a linear and a "
+        "quadratic term, fitted to the memory of the three longest, reach so much, with queries, keys and values; "
+        "worked out, not run, to two digits.",
     )  # fmt: skip
 
 

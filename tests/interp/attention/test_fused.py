@@ -85,7 +85,7 @@ def same_edges(ours: Tensor, theirs: Tensor, within: float) -> None:
 def edges_of(pattern: Tensor, valid: Tensor, k: int) -> Tensor:
     """The k strongest edges of a whole pattern, the earlier one where two are equal."""
     n_keys = pattern.shape[-1]
-    weight, place = (pattern * valid[..., None]).flatten(2).sort(-1, descending=True, stable=True)
+    weight, place = (pattern * valid[..., None]).flatten(2).sort(dim=-1, descending=True, stable=True)
     found = torch.stack([weight, place // n_keys, place % n_keys], -1)[:, :, :k]
     found = torch.nn.functional.pad(found, (0, 0, 0, k - found.shape[2]))
     found[..., 1:].masked_fill_(found[..., :1] == 0, -1)
@@ -276,7 +276,7 @@ def test_a_million_rows_lose_no_digits(engine: str, monkeypatch: pytest.MonkeyPa
     """Row statistics are summed in float64, and what a key receives with what rounding takes kept beside it: the means
     of a million different rows agree with float64 to the last digit of float32."""
     if DEVICE == "cpu":  # fewer and larger tiles: a step of the interpreter takes a millisecond
-        monkeypatch.setattr(launch, "tile", lambda *_: (1024, 16, {}))
+        monkeypatch.setattr(launch, "tile", lambda *_: (2048, 16, {}))
     n = 1 << 20
     query, key, value = tensors(1, 1, 1, n, 3, 2, 1)
     read = [probes.MassReceived(), probes.Entropy(), probes.MaxWeight()]
