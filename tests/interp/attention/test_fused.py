@@ -276,7 +276,7 @@ def test_a_million_rows_lose_no_digits(engine: str, monkeypatch: pytest.MonkeyPa
     """Row statistics are summed in float64, and what a key receives with what rounding takes kept beside it: the means
     of a million different rows agree with float64 to the last digit of float32."""
     if DEVICE == "cpu":  # fewer and larger tiles: a step of the interpreter takes a millisecond
-        monkeypatch.setattr(launch, "tile", lambda *_: (2048, 16, {}))
+        monkeypatch.setattr(launch, "tile", lambda *_: (4096, 16, {}))
     n = 1 << 20
     query, key, value = tensors(1, 1, 1, n, 3, 2, 1)
     read = [probes.MassReceived(), probes.Entropy(), probes.MaxWeight()]
