@@ -27,6 +27,7 @@ check: $(VENV)/installed-dev             ## style, types, import arrows
 
 bench: $(VENV)/installed                 ## time and memory against peers
 	$(BIN)/python -m benchmarks.streaming
+	$(BIN)/python -m benchmarks.engines
 	$(BIN)/python -m benchmarks.adversaries
 	$(BIN)/python -m benchmarks.ablation
 	$(BIN)/python -m benchmarks.pruning

@@ -15,7 +15,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 from benchmarks.sizes import GIGA, METHODS
 from benchmarks.summary import Record
 
-__all__ = ["attention_ratios", "by_length", "save"]
+__all__ = ["attention_ratios", "by_length", "lengths_below", "save"]
 
 COLOURS = dict(zip(METHODS, [sns.color_palette("colorblind")[i] for i in (7, 0, 1, 8, 3)], strict=True))
 ALONE = [sns.color_palette("colorblind")[i] for i in (4, 2)]
@@ -54,7 +54,7 @@ def by_length(summary: Sequence[Record], column: str, axes: Axes) -> Axes:
         if rows:
             line: dict[str, Any] = {"color": COLOURS[method], "marker": MARKERS[method], "markersize": 5}
             axes.plot([row["length"] for row in rows], [row[column] for row in rows], label=kind.title, **line)
-    return _lengths(axes, "log")
+    return lengths_below(axes, "log")
 
 
 def too_large(left_out: Sequence[Mapping[str, Any]], limit_gb: float, axes: Axes) -> Axes:
@@ -98,10 +98,10 @@ def attention_ratios(attention: Sequence[Record], axes: Axes) -> Axes:
     axes.set(ylabel="attention alone: time ÷ fused SDPA", ylim=(0, None))
     if attention:
         axes.legend(fontsize=7, frameon=False, loc="lower right")
-    return _lengths(axes, "linear")
+    return lengths_below(axes, "linear")
 
 
-def _lengths(axes: Axes, yscale: str) -> Axes:
+def lengths_below(axes: Axes, yscale: str) -> Axes:
     axes.set(xscale="log", yscale=yscale, xlabel="tokens")
     lines = axes.get_lines()
     lengths = sorted({int(x) for line in lines for x in line.get_xdata() if x > 1})  # type: ignore[union-attr]

@@ -28,8 +28,7 @@ import tyro
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from interp.attention import Mask, attend, probes
-from interp.attention import kernel as kernels
+from interp.attention import Mask, attend, launch, probes
 from interp.results.storage import to_json, write_file
 
 ROOT = Path(__file__).parents[1]
@@ -230,7 +229,7 @@ def _read(query: Tensor, key: Tensor, value: Tensor) -> Callable[[], object]:
 @contextmanager
 def _tiles(tiles: dict[str, list[int]]) -> Iterator[None]:
     """Use other tiles for a while, by head dimension and dtype."""
-    usual = kernels._blocks
+    usual = launch.tile
 
     def chosen(d: int, dtype: torch.dtype, device: torch.device) -> tuple[int, int, dict[str, Any]]:
         tile = tiles.get(f"{d} {_name(dtype)}")
@@ -239,11 +238,11 @@ def _tiles(tiles: dict[str, list[int]]) -> Iterator[None]:
         rows, columns, warps, stages = tile
         return rows, columns, {"num_warps": warps, "num_stages": stages}
 
-    kernels._blocks = chosen
+    launch.tile = chosen
     try:
         yield
     finally:
-        kernels._blocks = usual
+        launch.tile = usual
 
 
 def _inputs(

@@ -167,7 +167,7 @@ def _measure_forward(config: Config, folder: Path, method: str, length: int, num
         # A short pass is repeated within its process, where a disturbance would weigh more
         repeats = 3 if length <= 1024 else 1
         words = ["measure", method, folder, length, place, "--repeats", repeats, "--seed", config.seed]
-        found = _process(config, words)
+        found = in_a_process(config.threads, words)
         if "error" in found:
             measured.failed = True
             measured.leave_out(method, length, f"failed: {found['error']}")
@@ -186,7 +186,7 @@ def measure_attention(config: Config, measured: Measured) -> None:
             _say(f"{length:>6,} tokens, attention alone, {n_heads} heads, {n_kv_heads} kv heads", end=" … ")
             rounds = max(3, min(15, 32_768 // length))
             words = ["attention", n_heads, n_kv_heads, length, "--rounds", rounds, "--seed", config.seed]
-            found = _process(config, words)
+            found = in_a_process(config.threads, words)
             if "error" in found:
                 measured.failed = True
                 _say(found["error"])
@@ -204,7 +204,7 @@ def measure_divergences(config: Config, folder: Path, measured: Measured) -> Non
     for length in config.divergence_lengths:
         _say(f"{length:>6,} tokens, every pair of heads compared", end=" … ")
         words = ["divergences", folder, length, "--rounds", config.rounds, "--seed", config.seed]
-        found = _process(config, words)
+        found = in_a_process(config.threads, words)
         if "error" in found:
             measured.failed = True
             _say(found["error"])
@@ -216,10 +216,10 @@ def measure_divergences(config: Config, folder: Path, measured: Measured) -> Non
         _say(f"{found['seconds']['divergences'][-1]:.2f} s")
 
 
-def _process(config: Config, words: Sequence[object]) -> dict[str, Any]:
+def in_a_process(threads: int | None, words: Sequence[object]) -> dict[str, Any]:
     """Run a measurement in a process of its own: what it found, or ``error`` in words."""
-    threads = {f"{library}_NUM_THREADS": str(config.threads) for library in ("OMP", "MKL")} if config.threads else {}
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", **threads}
+    limits = {f"{library}_NUM_THREADS": str(threads) for library in ("OMP", "MKL")} if threads else {}
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1", **limits}
     module, *arguments = (str(word) for word in words)
     command = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)

@@ -8,13 +8,13 @@ import pytest
 pytest.importorskip("triton", reason="Triton is not installed (it comes for Linux alone)")
 
 from benchmarks import gpu
-from interp.attention import kernel
+from interp.attention import launch
 
 
 def test_it_goes_through_and_says_where(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    usual = kernel._blocks
+    usual = launch.tile
     monkeypatch.setattr(sys, "argv", ["gpu", "--quick", "--out", str(tmp_path)])
     assert gpu.main() == 0
     told = capsys.readouterr().out
@@ -22,4 +22,4 @@ def test_it_goes_through_and_says_where(
     assert "too far" not in told
     assert (tmp_path / "gpu.json").exists()
     assert (tmp_path / "gpu.md").read_text() in told
-    assert kernel._blocks is usual
+    assert launch.tile is usual

@@ -136,7 +136,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     """Measurements without processes: what would have been run."""
     ran: list[list[str]] = []
 
-    def process(_config: streaming.Config, words: list[object]) -> dict[str, Any]:
+    def process(_threads: int | None, words: list[object]) -> dict[str, Any]:
         ran.append([str(word) for word in words])
         if words[0] == "attention":
             return {
@@ -151,7 +151,7 @@ def measured(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         np.savez(Path(str(words[4])), logits=np.zeros((1, 2)))
         return {**record(str(words[1]), 0, 1.0, 2e9), "load": 0.0, "threads": 1}
 
-    monkeypatch.setattr(streaming, "_process", process)
+    monkeypatch.setattr(streaming, "in_a_process", process)
     monkeypatch.setattr(streaming, "locate", lambda _: type("Found", (), {"path": Path("model")}))
     small = sizes.Sizes(n_layers=30, n_heads=9, d_vocab=49152, n_ctx=4096, weight_bytes=538_000_000)
     monkeypatch.setattr(streaming, "sizes_of", lambda _: small)
@@ -205,5 +205,5 @@ def test_settings_that_make_no_sense_are_refused() -> None:
 
 
 def test_a_process_that_fails_is_named(tmp_path: Path) -> None:
-    found = streaming._process(streaming.Config(), ["measure", "plain", tmp_path / "none", 16, tmp_path / "answer.npz"])
+    found = streaming.in_a_process(None, ["measure", "plain", tmp_path / "none", 16, tmp_path / "answer.npz"])
     assert "none" in found["error"]
