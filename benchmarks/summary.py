@@ -137,7 +137,7 @@ def targets(
     if floor is not None and added is not None:
         beside = f"a plain forward pass reaches {floor:.2f} ×; of what is added to the loaded model: {added:.1f} ×"
     return [
-        Target("time over a plain forward pass, 2,048 tokens", "at most", 1.5,
+        Target("time over a plain forward pass, 2,048 tokens", "at most", 1.25,
                _ratio(forwards, at, "interp", "plain", "seconds")),
         Target("peak memory over a plain forward pass, 2,048 tokens", "at most", 1.25,
                _ratio(forwards, at, "interp", "plain", "peak_bytes")),
@@ -146,7 +146,7 @@ def targets(
         Target("TransformerBridge's peak memory over ours, 2,048 tokens", "at least", 6.0,
                _ratio(forwards, at, "bridge", "interp", "peak_bytes"), note=beside),
         Target("peak memory, 8,192 tokens", "under", 4.0, median(peaks) / GIGA if peaks else None, "GB"),
-        Target("attention alone with the basic probes over fused SDPA, at its worst", "at most", 3.0,
+        Target("attention alone with the basic probes over fused SDPA, at its worst", "at most", 2.0,
                max(worst, default=None)),
         Target("comparing every pair of heads over a forward pass, 512 tokens", "at most", 10.0,
                next((row["divergences_to_forward"] for row in compared if row["length"] == 512), None)),
