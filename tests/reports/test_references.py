@@ -29,11 +29,11 @@ SOURCE = re.compile(r"([A-Z][\w-]+)(?: et al\.| & [A-Z][\w-]+)? (\d{4})")  # Cla
 @pytest.mark.parametrize("module", CITING, ids=lambda module: module.__name__.removeprefix("reports.chapters."))
 def test_what_methods_name_as_their_source_is_among_the_references(module: ModuleType) -> None:
     keys = re.findall(r"^@\w+\{(\S+),$", "\n".join(module.REFERENCES), flags=re.MULTILINE)
-    named = {
-        (name.lower() + year, method.name) for method in module.METHODS for name, year in SOURCE.findall(method.source)
-    }
-    assert named, "the pattern reads the sources"
-    assert [one for one in named if not any(key.startswith(one[0]) for key in keys)] == []
+    told = [(method.name, *found) for method in module.METHODS for found in SOURCE.findall(method.source)]
+    assert told, "the pattern reads the sources"
+    assert [
+        (method, who, year) for method, who, year in told if not any(key.startswith(who.lower() + year) for key in keys)
+    ] == []
 
 
 def test_each_work_stands_there_once_and_is_cited() -> None:
