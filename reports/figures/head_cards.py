@@ -106,7 +106,7 @@ def edges(sentence: Sentence, ax: Axes, colour: str = style.ACCENT) -> Axes:
     }
     shown = [style.drawable(words.visible(text).strip() or words.token_label(text)) for text in tokens["text"]]
     for row, text in enumerate(shown):
-        label = text if len(text) <= 11 else text[:10] + "…"
+        label = text if len(text) <= 9 else text[:8] + "…"  # two columns of names between two sentences
         ax.text(-0.04, row, label, ha="right", va="center", fontsize=style.SMALL - 0.3)
         colour_of_key = style.INK if row in busy else style.MUTED
         ax.text(1.04, row, label, ha="left", va="center", fontsize=style.SMALL - 0.3, color=colour_of_key)

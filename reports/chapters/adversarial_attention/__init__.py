@@ -38,7 +38,11 @@ def chapter(result: Result, run: RunFolder) -> Chapter:
         tables={name: note for name, note in {**TABLES, **heads.TABLES}.items() if reading.has(name)},
         methods=(methods.METHODS if has_classifiers else ()) + (freedom_methods.METHODS if has_heads else ()),
         paragraph=" ".join(filter(None, (methods.paragraph(reading), freedom_methods.paragraph(reading)))),
-        references=(methods.REFERENCES if has_classifiers else ()) + (freedom_methods.REFERENCES if has_heads else ()),
+        references=tuple(
+            dict.fromkeys(
+                (methods.REFERENCES if has_classifiers else ()) + (freedom_methods.REFERENCES if has_heads else ())
+            )
+        ),
         full=_full(reading),
     )
 

@@ -56,6 +56,9 @@ METHODS = (
 )
 
 REFERENCES = cited(
+    "jain2019attention",
+    "kelley1960cutting",
+    "mangasarian1996machine",
     "brunner2020identifiability",
     "hassid2022attention",
     "michel2019sixteen",

@@ -97,6 +97,10 @@ REFERENCES = cited(
     "louizos2018learning",
     "zhou2020scheduled",
     "mcgrath2023hydra",
+    "sundararajan2017axiomatic",
+    "elhage2021mathematical",
+    "benjamini1995controlling",
+    "efron1993introduction",
 )
 
 
