@@ -115,12 +115,13 @@ def received(
 
 
 def tile(d: int, dtype: torch.dtype, device: torch.device) -> tuple[int, int, dict[str, Any]]:
-    """Rows and columns of a tile, and how it is launched: what fits on chip, by head dimension."""
+    """Rows and columns of a tile, and how it is launched: what fits on chip, by head dimension. Float32 has its products
+    in registers, which four warps do not have enough of."""
     if device.type != "cuda":
         return 32, 32, {}
-    wide, small = _power(d) > 128, dtype is torch.float32
-    rows, columns = (64, 32) if small or wide else (128, 64)
-    return rows, columns, {"num_warps": 4 if rows == 64 else 8, "num_stages": 2}
+    full = dtype is torch.float32
+    rows, columns = (64, 32) if full or _power(d) > 128 else (128, 64)
+    return rows, columns, {"num_warps": 8 if full or rows == 128 else 4, "num_stages": 2}
 
 
 def _shared(query: Tensor, key: Tensor, scoring: Scoring) -> dict[str, Any]:
