@@ -115,8 +115,8 @@ def received(
 
 
 def tile(d: int, dtype: torch.dtype, device: torch.device) -> tuple[int, int, dict[str, Any]]:
-    """Rows and columns of a tile, and how it is launched: what fits on chip, by head dimension. Float32 has its products
-    in registers, which four warps do not have enough of."""
+    """Rows and columns of a tile, and how it is launched: what fits on chip, by head dimension. Float32 is multiplied
+    in registers, of which four warps have too few."""
     if device.type != "cuda":
         return 32, 32, {}
     full = dtype is torch.float32
