@@ -51,11 +51,11 @@ def main() -> None:
     generator = torch.Generator().manual_seed(arguments.seed)
     dtype = torch.float32 if arguments.device == "cpu" else torch.bfloat16
     heads = (arguments.n_heads, arguments.n_kv_heads, arguments.n_kv_heads)
-    tensors = [
+    query, key, value = (
         torch.randn(1, n, arguments.length, D_HEAD, generator=generator).to(arguments.device, dtype) for n in heads
-    ]
+    )
     with torch.no_grad():
-        print(json.dumps(compare(*tensors, arguments.rounds, arguments.ways)))
+        print(json.dumps(compare(query, key, value, arguments.rounds, arguments.ways)))
 
 
 def compare(

@@ -61,26 +61,29 @@ def run(
     batch, n_heads, n_queries, _ = query.shape
     d_value, n_features = value.shape[3], 0 if features is None else features.shape[2]
 
-    def rows(*more: int) -> Tensor:
+    def of_rows(*more: int) -> Tensor:
         return torch.empty(batch, n_heads, n_queries, *more, dtype=torch.float32, device=query.device)
 
     # [batch, query, head, d] in memory: what a model reshapes it to next
     output = query.new_empty(batch, n_queries, n_heads, d_value).transpose(1, 2)
     found = Statistics(
-        output, rows(), rows(), rows(), rows(), rows(), rows() if distance else None, rows(bins) if bins else None,
-        rows(n_features) if n_features else None,
+        output, of_rows(), of_rows(), of_rows(), of_rows(), of_rows(), of_rows() if distance else None,
+        of_rows(bins) if bins else None, of_rows(n_features) if n_features else None,
     )  # fmt: skip
     if not found.top.numel():
         return found
-    height, width, launched = tile(max(query.shape[3], d_value), query.dtype, query.device)
+    rows, columns, launched = tile(max(query.shape[3], d_value), query.dtype, query.device)
     value, room = _readable(value), _readable(output)
-    n_blocks = triton.cdiv(n_queries, height)
+    n_blocks = triton.cdiv(n_queries, rows)
+    fixed: dict[str, Any] = {
+        "VALUE": d_value, "VALUE_WIDTH": _power(d_value), "ROWS": rows, "COLUMNS": columns, "BINS": bins,
+        "BIN_WIDTH": _power(bins, 2), "N_FEATURES": n_features, "FEATURE_WIDTH": _power(n_features),
+    }  # fmt: skip
     kernel.forward[(n_blocks * batch * n_heads,)](
         room, found.top, found.log_sum, found.largest, found.total, found.entropy, found.distance, found.histogram,
         found.masses, V=value, FEATURES=features, SINKS=sinks, n_blocks=n_blocks, **_shared(query, key, scoring),
         **_strides(out=room, v=value), features_b=0 if features is None or len(features) == 1 else features.stride(0),
-        VALUE=d_value, VALUE_WIDTH=_power(d_value), ROWS=height, COLUMNS=width, BINS=bins, BIN_WIDTH=_power(bins, 2),
-        N_FEATURES=n_features, FEATURE_WIDTH=_power(n_features), **launched,
+        **fixed, **launched,
     )  # fmt: skip
     if room is not output:
         output.copy_(room)
@@ -101,22 +104,24 @@ def received(
     mass = torch.zeros(batch, n_heads, n_keys, dtype=torch.float32, device=query.device)
     if not mass.numel():
         return mass
-    height, width, launched = tile(query.shape[3], query.dtype, query.device)
-    n_blocks = triton.cdiv(n_keys, width)
+    rows, columns, launched = tile(query.shape[3], query.dtype, query.device)
+    n_blocks = triton.cdiv(n_keys, columns)
+    fixed: dict[str, Any] = {"ROWS": rows, "COLUMNS": columns}
     kernel.received[(n_blocks * batch * n_heads,)](
         mass, found.top, found.log_sum, counts, row_from=start, row_to=stop, n_blocks=n_blocks,
-        **_shared(query, key, scoring), ROWS=height, COLUMNS=width, **launched,
+        **_shared(query, key, scoring), **fixed, **launched,
     )  # fmt: skip
     return mass
 
 
 def tile(d: int, dtype: torch.dtype, device: torch.device) -> tuple[int, int, dict[str, Any]]:
-    """Rows and columns of a tile, and how it is launched: what fits on chip, by head dimension."""
+    """Rows and columns of a tile, and how it is launched: what fits on chip, by head dimension. Float32 is multiplied
+    in registers, of which four warps have too few."""
     if device.type != "cuda":
         return 32, 32, {}
-    wide, small = _power(d) > 128, dtype is torch.float32
-    rows, columns = (64, 32) if small or wide else (128, 64)
-    return rows, columns, {"num_warps": 4 if rows == 64 else 8, "num_stages": 2}
+    full = dtype is torch.float32
+    rows, columns = (64, 32) if full or _power(d) > 128 else (128, 64)
+    return rows, columns, {"num_warps": 8 if full or rows == 128 else 4, "num_stages": 2}
 
 
 def _shared(query: Tensor, key: Tensor, scoring: Scoring) -> dict[str, Any]:

@@ -26,9 +26,8 @@ def test_every_way_gives_the_same_output_and_statistics() -> None:
 
 
 def test_a_way_that_this_machine_cannot_go_is_left_out_with_the_reason() -> None:
-    found = attention.compare(
-        *(torch.randn(1, 2, 16, attention.D_HEAD) for _ in range(3)), 2, ["sdpa", "basic", "fused"]
-    )
+    query, key, value = (torch.randn(1, 2, 16, attention.D_HEAD) for _ in range(3))
+    found = attention.compare(query, key, value, 2, ["sdpa", "basic", "fused"])
     assert found["left_out"] == {"fused": "needs a CUDA device"}
     assert {way: len(seconds) for way, seconds in found["seconds"].items()} == {"sdpa": 2, "basic": 2}
     assert found["held_bytes"] >= 0

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -42,7 +43,7 @@ def asked(n_keys: int, n_queries: int, cross: bool) -> list[Probe]:
     return found
 
 
-def on_device(case: Case) -> tuple[object, ...]:
+def on_device(case: Case) -> tuple[Any, ...]:
     query, key, value, mask, *rest = case.arguments
     return query.to(DEVICE), key.to(DEVICE), value.to(DEVICE), mask.to(DEVICE), *rest
 
@@ -58,9 +59,9 @@ def reason(case: Case, made: Sequence[Edit] = (), read: Sequence[Probe] = ()) ->
 def compare(case: Case, made: Sequence[Edit] = (), within: float = 2e-5) -> None:
     read = asked(case.sizes[3], case.sizes[2], case.mask.cross)
     arguments = on_device(case)
-    ours, found = attend(*arguments, probes=read, edits=made, engine="fused")  # type: ignore[arg-type]
+    ours, found = attend(*arguments, probes=read, edits=made, engine="fused")
     assert {reading.engine for reading in found} == {"fused"}
-    theirs, expected = attend(*arguments, probes=read, edits=made, engine="blocked")  # type: ignore[arg-type]
+    theirs, expected = attend(*arguments, probes=read, edits=made, engine="blocked")
     assert_close(ours, theirs, rtol=within, atol=within)
     for a, b in zip(found, expected, strict=True):
         if isinstance(a.probe, probes.StrongestEdges):
@@ -99,7 +100,7 @@ def test_any_call_is_read_alike_or_refused_with_a_reason(case: Case) -> None:
     if why is not None:
         assert case.mask.allowed is not None or not isinstance(case.mask.bias, Tensor | AlibiSlopes | None)
         with pytest.raises(ValueError, match="the fused engine cannot compute this call"):
-            attend(*on_device(case), engine="fused")  # type: ignore[arg-type]
+            attend(*on_device(case), engine="fused")
         return
     query, key, _value, *_ = case.arguments
     largest = float((query.abs().amax() * key.abs().amax() * query.shape[-1]) or 1)
@@ -122,7 +123,7 @@ def test_half_precision_keeps_statistics_in_full(dtype: torch.dtype) -> None:
     """Products of half-precision inputs are exact in float32, so that statistics do not see the output's rounding."""
     case = Case(*tensors(1, 2, 1, 50, 50, 16, 16, dtype=dtype), Mask(causal=True))
     read = [probes.Entropy(), probes.MaxWeight(), probes.ExpectedDistance(), probes.LabelMass(torch.arange(50) % 3, 3)]
-    ours, found = attend(*on_device(case), probes=read, engine="fused")  # type: ignore[arg-type]
+    ours, found = attend(*on_device(case), probes=read, engine="fused")
     query, key, value = (t.double() for t in (case.query, case.key, case.value))
     theirs, expected = attend(query, key, value, case.mask, probes=read)
     assert_close(ours.cpu().double(), theirs, rtol=EXACT[dtype], atol=EXACT[dtype])
@@ -137,7 +138,7 @@ def test_flat_rows_sharp_rows_and_ties(sharpness: float) -> None:
     query = (query * sharpness).round() / 2  # and products that float32 holds exactly
     case = Case(query, (key * 4).round() / 4, value, Mask(causal=True))
     read = [probes.Entropy(), probes.MaxWeight()]
-    _, found = attend(*on_device(case), probes=read, engine="fused")  # type: ignore[arg-type]
+    _, found = attend(*on_device(case), probes=read, engine="fused")
     _, expected = attend(query.double(), case.key.double(), value.double(), case.mask, probes=read)
     for a, b in zip(found, expected, strict=True):
         assert_close(a.values.cpu(), b.values, rtol=2e-5, atol=2e-5)
@@ -179,7 +180,7 @@ def test_edits_of_scale_and_output_and_added_logits_stay_in_the_kernel(
     dense = with_edits(case, [*made, *added])
     output, (edges,) = attend(
         *on_device(case), probes=[probes.StrongestEdges(9)], edits=[*made, *added], engine="fused"
-    )  # type: ignore[call-overload]
+    )
     assert_close(output.cpu().double(), dense.output, rtol=5e-5, atol=5e-5)
     has_keys = (dense.pattern > 0).any(-1)
     same_edges(edges.values.cpu(), edges_of(dense.pattern, has_keys, 9), 5e-5)
@@ -189,7 +190,7 @@ def test_edits_of_scale_and_output_and_added_logits_stay_in_the_kernel(
 @given(cases(), st.sampled_from((1, 7, 300)))
 def test_strongest_edges_are_those_of_the_whole_pattern(case: Case, k: int) -> None:
     if reason(case) is None:
-        _, (found,) = attend(*on_device(case), probes=[probes.StrongestEdges(k)], engine="fused")  # type: ignore[call-overload]
+        _, (found,) = attend(*on_device(case), probes=[probes.StrongestEdges(k)], engine="fused")
         whole = case.reference
         expected = edges_of(whole.pattern, valid_rows(case, whole.permitted), k)
         assert ((found.n[..., 0] > 0).cpu() == (expected[..., 0] > 0)).all()
@@ -206,10 +207,7 @@ def test_of_equal_edges_the_earliest_are_kept(sharpness: float, sinks: Tensor | 
     key[:, :, 1::2] = key[:, :, ::2]
     case = Case(query, key, value, dataclasses.replace(mask, sinks=sinks), 1.0)
     read = [probes.StrongestEdges(12)]
-    (ours,), (theirs,) = (
-        attend(*on_device(case), probes=read, engine=engine)[1]  # type: ignore[call-overload]
-        for engine in ("fused", "blocked")
-    )
+    (ours,), (theirs,) = (attend(*on_device(case), probes=read, engine=engine)[1] for engine in ("fused", "blocked"))
     assert (ours.values[..., 1:] == theirs.values[..., 1:]).all()
     assert_close(ours.values, theirs.values, rtol=2e-6, atol=0)
 
@@ -235,8 +233,8 @@ def test_what_it_cannot_do_is_said_and_left_to_row_blocks(
     case = Case(*tensors(), mask)
     assert words in str(reason(case, made, read))
     with pytest.raises(ValueError, match=words):
-        attend(*on_device(case), probes=read, edits=made, engine="fused")  # type: ignore[arg-type]
-    attend(*on_device(case), probes=read, edits=made)  # type: ignore[arg-type]
+        attend(*on_device(case), probes=read, edits=made, engine="fused")
+    attend(*on_device(case), probes=read, edits=made)
 
 
 def test_float64_and_wide_heads_are_left_to_row_blocks() -> None:
@@ -249,30 +247,31 @@ def test_what_is_not_finite_is_found() -> None:
     case = Case(*tensors(), Mask())
     nan = torch.tensor([0.0, math.nan, 0, 0, 0, 0, 0])
     with pytest.raises(NonFiniteError):
-        attend(*on_device(case), edits=[edits.AddLogits({2: nan})], engine="fused")  # type: ignore[call-overload]
+        attend(*on_device(case), edits=[edits.AddLogits({2: nan})], engine="fused")
     with pytest.raises(NonFiniteError):
-        attend(*on_device(dataclasses.replace(case, mask=Mask(bias=nan[None]))), engine="fused")  # type: ignore[call-overload]
+        attend(*on_device(dataclasses.replace(case, mask=Mask(bias=nan[None]))), engine="fused")
     with pytest.raises(ValueError, match="dimension key must be 1 or 7"):
-        attend(*on_device(case), edits=[edits.AddLogits({0: torch.ones(6)})], engine="fused")  # type: ignore[call-overload]
+        attend(*on_device(case), edits=[edits.AddLogits({0: torch.ones(6)})], engine="fused")
 
 
 def test_gradients_are_those_of_row_blocks() -> None:
     gradients = []
-    for engine in ("fused", "blocked"):
+    engines: tuple[Any, ...] = ("fused", "blocked")
+    for engine in engines:
         query, key, value = (t.to(DEVICE).requires_grad_() for t in tensors(1, 4, 2, 18, 18, 8, 6))
         slopes = torch.full((4,), 0.1, device=DEVICE, requires_grad=True)
         gate = torch.tensor(0.7, device=DEVICE, requires_grad=True)
         added = logits(18).to(DEVICE).requires_grad_()
         mask = Mask(causal=True, bias=AlibiSlopes(slopes))
         made = [edits.GateHeads({1: gate}), edits.AddLogits({2: added})]
-        output = attend(query, key, value, mask, edits=made, engine=engine)  # type: ignore[arg-type]
+        output = attend(query, key, value, mask, edits=made, engine=engine)
         gradients.append(torch.autograd.grad(output.square().sum(), (query, key, value, slopes, gate, added)))
     for ours, theirs in zip(*gradients, strict=True):
         assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("engine", ["fused", "blocked"])
-def test_a_million_rows_lose_no_digits(engine: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_million_rows_lose_no_digits(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Row statistics are summed in float64, and what a key receives with what rounding takes kept beside it: the means
     of a million different rows agree with float64 to the last digit of float32."""
     if DEVICE == "cpu":  # fewer and larger tiles: a step of the interpreter takes a millisecond
@@ -280,7 +279,7 @@ def test_a_million_rows_lose_no_digits(engine: str, monkeypatch: pytest.MonkeyPa
     n = 1 << 20
     query, key, value = tensors(1, 1, 1, n, 3, 2, 1)
     read = [probes.MassReceived(), probes.Entropy(), probes.MaxWeight()]
-    _, found = attend(query.to(DEVICE), key.to(DEVICE), value.to(DEVICE), Mask(cross=True), probes=read, engine=engine)  # type: ignore[call-overload]
+    _, found = attend(query.to(DEVICE), key.to(DEVICE), value.to(DEVICE), Mask(cross=True), probes=read, engine=engine)
     pattern = (query.double() @ key.double().mT / 2**0.5).softmax(-1)
     expected = pattern.mean(2), torch.special.entr(pattern).sum(-1).mean(-1), pattern.amax(-1).mean(-1)
     for reading, value in zip(found, expected, strict=True):
