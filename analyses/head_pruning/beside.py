@@ -57,7 +57,7 @@ def _pruned(found: Measured) -> list[Row]:
     made = [row("Michel", "share of heads that goes without a sure fall of accuracy", known, f"{free:g}")]
     for share, of_share in zip(SHARES[1:], found.curves["importance"], strict=True):
         made.append(row("Michel", f"accuracy, {share:.0%} pruned by importance", "", _mean(-100 * of_share, sign=True)))
-    areas = {
+    areas: dict[str, Any] = {
         name: np.trapezoid(np.vstack([0 * curve[0], curve]), SHARES, axis=0) for name, curve in found.curves.items()
     }
     margin = _mean(100 * (areas["exact"] - areas["importance"]), sign=True)

@@ -193,4 +193,5 @@ def _times(model: HookedModel, going: Sequence[Head], length: int, rounds: int, 
     pruned: Any = prune(model, kept_after(model, going))
     found = measure_times(model, pruned, batch_sizes=BATCH_SIZES, lengths=(length,), new_tokens=0, rounds=rounds,
                           seed=seed)  # fmt: skip
-    return ratios(found, "cpu_seconds" if model.device.type == "cpu" else "seconds")[columns]
+    made: Any = ratios(found, "cpu_seconds" if model.device.type == "cpu" else "seconds")[columns]
+    return made

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import tyro
@@ -135,13 +136,16 @@ def _elsewhere() -> list[dict[str, str]]:
 
 def markdown(found: pd.DataFrame) -> list[str]:
     """The table as text: what is measured beside what is published, then what needs other models."""
-    here = found[found["needs"] == ""]
+    here: Any = found[found["needs"] == ""]
     lines = ["| quantity | published | measured |", "|---|---|---|"]
     lines += [f"| {row['quantity']} | {row['published']} | {row['measured']} |" for row in here.to_dict("records")]
     lines += ["", "Published numbers that need other models:", "", "| paper | quantity | published | needs |",
               "|---|---|---|---|"]  # fmt: skip
-    elsewhere = found[found["needs"] != ""].to_dict("records")
-    return lines + [f"| {r['paper']} | {r['quantity']} | {r['published']} | {r['needs']} |" for r in elsewhere]
+    elsewhere: Any = found[found["needs"] != ""]
+    return lines + [
+        f"| {row['paper']} | {row['quantity']} | {row['published']} | {row['needs']} |"
+        for row in elsewhere.to_dict("records")
+    ]
 
 
 if __name__ == "__main__":

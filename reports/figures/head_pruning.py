@@ -300,7 +300,7 @@ def _between(penalties: Sequence[float]) -> str:
     return f"λ {penalties[0]:g}" + (f" to {penalties[-1]:g}" if len(penalties) > 1 else "")
 
 
-def _along(x: pd.Series, y: pd.Series) -> list[tuple[float, float]]:
+def _along(x: Any, y: Any) -> list[tuple[float, float]]:
     """Points along a line."""
     number = np.arange(len(x))
     at = np.linspace(0, len(x) - 1, 8 * len(x))
