@@ -134,9 +134,7 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     near = difflib.get_close_matches(name.replace("_", "-"), known, n=3, cutoff=0.5)
     if near:
         return f"unknown {what} {name!r}; did you mean {' or '.join(near)}?"
-    return (
-        f"unknown {what} {name!r}; there are: {', '.join(known) or 'none (install the package: pip install -e .)'}"
-    )
+    return f"unknown {what} {name!r}; there are: {', '.join(known) or 'none (install the package: pip install -e .)'}"
 
 
 def first_line(point: EntryPoint) -> str:
