@@ -94,13 +94,14 @@ def _numbers(published: Cell | None, seeds: Sequence[dict[str, Any]]) -> Iterato
 
 def _permutations(seeds: Sequence[dict[str, Any]]) -> Iterator[str]:
     for of, medians in PERMUTATION.items():
-        for number, known in enumerate(medians):
-            ends = (number / 4, (number + 1) / 4)
-            values = [
-                row["median"] for seed in seeds for row in seed["permutation"]
-                if row["class"] == of and (row["max_attention_low"], row["max_attention_high"]) == ends
-            ]  # fmt: skip
-            yield _line(f"permutation median, largest weight {ends[0]:g}–{ends[1]:g}: {of}", [known], [values])
+        ends = [(number / 4, (number + 1) / 4) for number in range(len(medians))]
+        values = [
+            [row["median"] for seed in seeds for row in seed["permutation"]
+             if row["class"] == of and (row["max_attention_low"], row["max_attention_high"]) == bin_ends]
+            for bin_ends in ends
+        ]  # fmt: skip
+        bins = ", ".join(f"{low:g} to {high:g}" for low, high in ends)
+        yield _line(f"permutation median of {of}, largest weight {bins}", medians, values)
 
 
 def _controls(seeds: Sequence[dict[str, Any]]) -> Iterator[str]:
@@ -122,7 +123,7 @@ def _line(name: str, known: Sequence[float | None], values: Sequence[Sequence[fl
     for published, all_values in zip(known, values, strict=True):
         some = [value for value in all_values if not np.isnan(value)]
         mean = f"{np.mean(some):.3f}" if some else "—"
-        spread = f"{min(some):.3f}–{max(some):.3f}" if len(some) > 1 else "—"
+        spread = f"{min(some):.3f} to {max(some):.3f}" if len(some) > 1 else "—"
         apart = f"{np.mean(some) - published:+.3f}" if some and published is not None else "—"
         fields.append(("—" if published is None else f"{published:.3f}", mean, spread, apart))
     columns = [", ".join(column) for column in zip(*fields, strict=True)]

@@ -157,7 +157,8 @@ def consistent(table: pd.DataFrame, ax: Axes) -> Axes:
     """How far attention is from the base's against how much the answer changes; one adversarial classifier a point.
 
     Args:
-        table: rows of ``consistent`` that have a divergence and a change; the path joins the weights in their order.
+        table: rows of ``consistent`` that have a divergence and a change; the path joins the weights in their order,
+            but not where attention leaves at once.
         ax: where to draw: low and right is attention that is not exclusive.
     """
     for number, (kind, name) in enumerate(KINDS.items()):
@@ -166,7 +167,9 @@ def consistent(table: pd.DataFrame, ax: Axes) -> Axes:
             continue
         colour, marker = style.SERIES[number], style.MARKERS[number]
         if kind == "consistent":
-            ax.plot(rows["jsd"], rows["tvd"], color=colour, linewidth=0.9, zorder=2)
+            joined = rows["jsd"].diff().fillna(0) < LN2 / 3  # nothing is known to lie on a line across a leap
+            for _, part in rows.groupby((~joined).cumsum()):
+                ax.plot(part["jsd"], part["tvd"], color=colour, linewidth=0.9, zorder=2)
             for jsd, tvd, weights in _together(rows):
                 is_right = jsd > 0.6
                 ax.annotate(f"λ {weights}", (jsd, tvd), xytext=(-6 if is_right else 6, 6),

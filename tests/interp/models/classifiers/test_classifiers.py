@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from interp.errors import UserError
 from interp.models.classifiers import (
@@ -22,6 +23,7 @@ from interp.models.classifiers import (
     train_classifier,
 )
 from interp.models.classifiers.attention import masked_softmax, uniform
+from interp.models.classifiers.encoders import BiLSTM
 from interp.models.classifiers.training import RESUME, score
 
 KINDS = [(encoder, attention) for encoder in ("lstm", "cnn", "average") for attention in ("tanh", "dot")]
@@ -51,6 +53,22 @@ def test_a_padded_batch_gives_what_each_text_gives_alone(encoder: str, attention
         torch.testing.assert_close(together.logits[i], alone.logits[0], rtol=0, atol=1e-12)
         torch.testing.assert_close(together.attention[i, :width], alone.attention[0], rtol=0, atol=1e-12)
         assert not together.attention[i, width:].any()
+
+
+def test_the_bilstm_is_pytorchs_over_packed_sequences() -> None:
+    encoder = BiLSTM(ClassifierConfig(30, 2, d_embed=7, d_hidden=8)).double()
+    lengths = torch.tensor([4, 1, 6, 3])
+    embedded = torch.randn(4, 7, 7, dtype=torch.float64, requires_grad=True)
+    packed = nn.utils.rnn.pack_padded_sequence(embedded, lengths, batch_first=True, enforce_sorted=False)
+    output, (last, _) = encoder.rnn(packed)
+    wanted, _ = nn.utils.rnn.pad_packed_sequence(output, batch_first=True, total_length=7)
+    whole = torch.cat([last[0], last[1]], -1)
+    found = encoder(embedded, lengths)
+    weights = list(encoder.parameters())
+    slopes = [torch.autograd.grad((h.sin().sum() + w.cos().sum()), [embedded, *weights])
+              for h, w in ((wanted, whole), found)]  # fmt: skip
+    for one, two in zip((wanted, whole, *slopes[0]), (*found, *slopes[1]), strict=True):
+        torch.testing.assert_close(two, one, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("asks", [False, True])
