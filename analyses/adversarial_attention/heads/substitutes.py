@@ -23,6 +23,7 @@ __all__ = ["SUBSTITUTES", "agreement", "substitutes"]
 Point = NDArray[np.float64]
 
 SUBSTITUTES = ("permuted", "uniform", "first_position", "mean_pattern")
+_DIGITS = 6  # to which changes of the output are ranked: what float32 cannot tell apart is a tie
 _LEAST = 3  # keys without which a rank correlation says nothing
 
 
@@ -67,7 +68,7 @@ def agreement(
         steepness = np.abs(slope - row.pattern @ slope)[:n]
         lost = changes[at : at + len(keys)]
         at += len(keys)
-        found.append((_tau(row.pattern[:n], steepness), _tau(row.pattern[keys], lost)))
+        found.append((_tau(row.pattern[:n], steepness), _tau(row.pattern[keys], lost.round(_DIGITS))))
     return found
 
 
