@@ -182,6 +182,7 @@ def test_the_same_seed_gives_the_same_rows_and_a_run_can_be_resumed(tmp_path: Pa
 
 def test_a_row_does_not_depend_on_which_others_are_searched_with_it() -> None:
     model = interp.load("tiny-2l")
+    alone: Any
     alone, beside = (
         run(model, Config(**SMALL, heads=heads), Workspace()).tables["freedom_rows"]  # type: ignore[arg-type]
         for heads in ("L1H2", "all")
