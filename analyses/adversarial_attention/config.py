@@ -97,7 +97,7 @@ class Config:
     """Starts of each search for a row. None: 2; with the full budget 4."""
     knocked: int = 6
     """Keys of a row, drawn at random, that are knocked out one by one."""
-    copies: int = 32
+    copies: int = 64
     """Changed rows that are run together: lower needs less memory."""
 
     seed: int = 0

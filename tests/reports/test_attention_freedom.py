@@ -92,18 +92,20 @@ def test_words(reading: Reading) -> None:
 
 
 def test_whether_freedom_is_the_querys_or_the_heads(reading: Reading) -> None:
+    tables: Any = reading.result.tables
     rows = pd.concat([reading.table("freedom_rows").assign(sequence=i, query=10 * i + 9) for i in range(3)])
-    reading.result.tables["freedom_rows"] = rows.assign(share=0.2 + 0.3 * rows["sequence"])
+    tables["freedom_rows"] = rows.assign(share=0.2 + 0.3 * rows["sequence"])
     said = heads.findings(reading)[0].support[1].text
     assert "more between queries than between heads: the query says 100 % of its variance (by chance 9 %)" in said
     assert "the head 0 % (by chance 30 %). Medians by query are 20 %, 50 % and 80 %." in said
-    reading.result.tables["freedom_rows"] = rows.assign(share=0.1 + 0.1 * rows["head"])
+    tables["freedom_rows"] = rows.assign(share=0.1 + 0.1 * rows["head"])
     assert "more between heads than between queries" in heads.findings(reading)[0].support[1].text
 
 
 def test_the_lead_counts_rows_and_not_means_of_heads(reading: Reading) -> None:
+    tables: Any = reading.result.tables
     rows = reading.table("freedom_rows")
-    reading.result.tables["freedom_rows"] = rows.assign(share=[0.95, *[0.3] * 6, 0.04], pinned=[*[False] * 7, True])
+    tables["freedom_rows"] = rows.assign(share=[0.95, *[0.3] * 6, 0.04], pinned=[*[False] * 7, True])
     lead = heads.lead(reading)
     assert lead is not None
     assert "none can" not in lead.text

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -20,7 +20,9 @@ from torch import Tensor, nn
 
 from analyses.adversarial_attention.heads.rows import ReadRow, Row, rows_of
 from interp import HookedModel
-from interp.attention.edits import ReplaceRows
+from interp.attention.edits import Edit
+from interp.attention.edits.base import Stage
+from interp.attention.rows import Block
 from interp.errors import UserError
 from interp.models.replaying import blocks_before, outputs_of, replayed
 
@@ -132,12 +134,11 @@ class Continuation:
         """
         weights = self._weights(rows, [row.pattern for row in rows], learned=True)
         total = of(self._watch(distributions(self._replaced(weights, len(rows), grad=True)))).sum()
-        found = dict(zip(weights, torch.autograd.grad(total, list(weights.values())), strict=True))
-        slopes = []
-        for copy, row in enumerate(rows):
-            slope = np.zeros(len(row.pattern))  # a sink adds nothing, whatever its weight
-            slope[: len(row.keys)] = found[row.address][copy, 0].double().cpu().numpy()[row.keys]
-            slopes.append(slope)
+        slopes = [np.zeros(len(row.pattern)) for row in rows]  # a sink adds nothing, whatever its weight
+        found = torch.autograd.grad(total, [given for _, given in weights.values()])
+        for (copies, _), of_head in zip(weights.values(), found, strict=True):
+            for copy, slope in zip(copies.tolist(), of_head.double().cpu().numpy(), strict=True):
+                slopes[copy][: len(rows[copy].keys)] = slope[rows[copy].keys]
         return slopes
 
     # One batch of copies ------------------------------------------------------------------------------------------
@@ -145,18 +146,22 @@ class Continuation:
     def _output(self, rows: Sequence[Row], points: Sequence[Any]) -> Float[Tensor, "copy position outcome"]:
         return self._watch(distributions(self._replaced(self._weights(rows, points), len(rows))))
 
-    def _weights(self, rows: Sequence[Row], points: Sequence[Any], learned: bool = False) -> dict[Head, Tensor]:
-        """By head, its row in every copy: its own, but for the copies that change it."""
-        given = {row.address: np.tile(row.on_all_keys(row.pattern), (len(rows), 1, 1)) for row in rows}
+    def _weights(self, rows: Sequence[Row], points: Sequence[Any], learned: bool = False) -> _Weights:
+        """By head, the copies that change it, and its row there."""
+        given: dict[Head, dict[int, NDArray[np.float64]]] = {}
         for copy, (row, point) in enumerate(zip(rows, points, strict=True)):
-            given[row.address][copy, 0] = row.on_all_keys(point)
+            given.setdefault(row.address, {})[copy] = row.on_all_keys(point)
         device, dtype = self.model.device, torch.float64 if self.model.dtype is torch.float64 else torch.float32
         return {
-            head: torch.as_tensor(w, dtype=dtype, device=device).requires_grad_(learned) for head, w in given.items()
+            head: (
+                torch.tensor(list(of_head), device=device),
+                torch.tensor(np.stack(list(of_head.values())), dtype=dtype, device=device).requires_grad_(learned),
+            )
+            for head, of_head in given.items()
         }
 
-    def _replaced(self, weights: Mapping[Head, Tensor], copies: int, grad: bool = False) -> Tensor | None:
-        edit = ReplaceRows({head: ([self._query], rows) for head, rows in weights.items()})
+    def _replaced(self, weights: _Weights, copies: int, grad: bool = False) -> Tensor | None:
+        edit = _RowInCopies(weights, self._query)
         blocks = min((self._before[site] for site, _ in weights), key=len)
         with replayed([blocks] if blocks else [], self._outputs, times=copies):
             tokens = self._given.expand(copies, -1)
@@ -175,6 +180,41 @@ class Continuation:
 
     def _arguments(self, copies: int) -> dict[str, Any]:
         return {} if self._cached is None else _with_cache(self.model, self._cached, copies)
+
+
+_Weights = Mapping[Head, tuple[Int[Tensor, " copy"], Float[Tensor, "copy key"]]]
+
+
+@dataclass(frozen=True, eq=False)
+class _RowInCopies(Edit):
+    """Put another row in place of a head's in some sequences of a batch alone, so that in those which change a head of
+    an earlier layer it attends as it then would.
+
+    Args:
+        heads: address → (sequences, weights on all keys). query: the row.
+    """
+
+    heads: Mapping[Any, tuple[Int[Tensor, " copy"], Float[Tensor, "copy key"]]]
+    query: int
+    stage: ClassVar[Stage] = "pattern"
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The weights, which may be learned."""
+        return {str(head): weights for head, (_, weights) in self.heads.items()}
+
+    def with_parameters(self, values: dict[str, Tensor]) -> Self:
+        """The same edit over other weights."""
+        return replace(self, heads={h: (copies, values.get(str(h), w)) for h, (copies, w) in self.heads.items()})
+
+    def apply(self, x: Tensor, block: Block) -> Tensor:
+        """The pattern with the rows in place."""
+        if not block.start <= self.query < block.stop:
+            return x
+        x = x.clone()
+        for head in self.selected(x.shape[1]):
+            copies, weights = self.heads[head]
+            x[copies, head, self.query - block.start] = weights[:, block.low : block.high].to(x)
+        return x
 
 
 def distributions(logits: Tensor | None) -> Float[Tensor, "batch position outcome"]:

@@ -23,7 +23,7 @@ __all__ = ["SUBSTITUTES", "agreement", "substitutes"]
 Point = NDArray[np.float64]
 
 SUBSTITUTES = ("permuted", "uniform", "first_position", "mean_pattern")
-_ROUNDING = 1e-6  # in TVD: what float32 makes of two distributions that are the same
+_DIGITS = 6  # to which changes of the output are ranked: what float32 cannot tell apart is a tie
 _LEAST = 3  # keys without which a rank correlation says nothing
 
 
@@ -52,8 +52,7 @@ def agreement(
 
     The gradient is that of the summed log probabilities of the likeliest outcomes, by the weight of each key against
     that of all others, |g_j − Σ α_k g_k|. A key is lost as a knocked-out edge is: its weight is shared out among the
-    others in proportion; changes that rounding alone can make are ties. τ over some keys, drawn at random, estimates τ
-    over all of them without bias.
+    others in proportion. τ over some keys, drawn at random, estimates τ over all of them without bias.
     """
     slopes = continuation.slopes(rows, _confidence)
     asked: list[tuple[Row, Point]] = []
@@ -67,9 +66,9 @@ def agreement(
     for row, slope, keys in zip(rows, slopes, drawn, strict=True):
         n = len(row.keys)
         steepness = np.abs(slope - row.pattern @ slope)[:n]
-        lost = np.where(changes[at : at + len(keys)] < _ROUNDING, 0.0, changes[at : at + len(keys)])
+        lost = changes[at : at + len(keys)]
         at += len(keys)
-        found.append((_tau(row.pattern[:n], steepness), _tau(row.pattern[keys], lost)))
+        found.append((_tau(row.pattern[:n], steepness), _tau(row.pattern[keys], lost.round(_DIGITS))))
     return found
 
 

@@ -80,28 +80,52 @@ def worth(freedom: pd.DataFrame, importance: pd.DataFrame, effects: pd.DataFrame
     x, control, y = (table[heads].to_numpy() for table in tables)
     layer = np.array([effects.loc[effects["site"] == site, "layer"].iloc[0] for site, _ in heads], dtype=float)
     rng = np.random.default_rng(seed)
-    kinds: dict[str, Callable[[Values, Values, Values], float]] = {
-        "none": lambda a, b, c: partial_rank(a, c, []),
-        "importance": lambda a, b, c: partial_rank(a, c, [b]),
-        "importance and layer": lambda a, b, c: partial_rank(a, c, [b, layer]),
-        "importance alone": lambda a, b, c: partial_rank(b, c, []),
+    kinds: dict[str, Callable[[Values, Values, Values], Values]] = {
+        "none": lambda a, b, c: partial_ranks(a, c, []),
+        "importance": lambda a, b, c: partial_ranks(a, c, [b]),
+        "importance and layer": lambda a, b, c: partial_ranks(a, c, [b, layer]),
+        "importance alone": lambda a, b, c: partial_ranks(b, c, []),
     }
     rows = []
     for name, correlate in kinds.items():
-        value = correlate(_mean(x), _mean(control), _mean(y)) if len(heads) >= _LEAST else float("nan")
-        drawn = [
-            correlate(*(_mean(table[rng.integers(len(table), size=len(table))]) for table in (x, control, y)))
-            for _ in range(_RESAMPLES if np.isfinite(value) else 0)
-        ]
-        low, high = np.nanquantile(drawn, [0.025, 0.975]) if np.isfinite(drawn).any() else (np.nan, np.nan)
+        whole = _mean(x), _mean(control), _mean(y)
+        value = float(correlate(*whole)) if len(heads) >= _LEAST else float("nan")
+        low, high = np.nan, np.nan
+        if np.isfinite(value):
+            resampled = (
+                _mean(table[rng.integers(len(table), size=(_RESAMPLES, len(table)))]) for table in (x, control, y)
+            )
+            drawn = correlate(*resampled)
+            low, high = np.nanquantile(drawn, [0.025, 0.975]) if np.isfinite(drawn).any() else (np.nan, np.nan)
         rows.append({
             "predictor": "importance" if name == "importance alone" else "freedom",
             "controls": "none" if name == "importance alone" else name, "value": value, "ci_low": low, "ci_high": high,
-            "p": _permuted_p(correlate, _mean(x), _mean(control), _mean(y), value, name == "importance alone", rng),
+            "p": _permuted_p(correlate, *whole, value, name == "importance alone", rng),
             "n_heads": len(heads), "n": min(len(x), len(control), len(y)),
             "note": "" if np.isfinite(value) else _why_not(len(heads)),
         })  # fmt: skip
     return pd.DataFrame(rows)
+
+
+def partial_ranks(x: Values, y: Values, controls: Sequence[Values]) -> Values:
+    """`partial_rank` of each draw: arrays [draw, head], or [head] for one that all draws have; [draw], or a number."""
+    given = np.broadcast_arrays(x, y, *controls)
+    flat = [array.reshape(-1, array.shape[-1]) for array in given]
+    some = np.isfinite(flat).all(0).any(0)  # heads that are known in any draw at all
+    x, y, *controls = (array[:, some] for array in flat)
+    whole = np.isfinite([x, y, *controls]).all((0, 2)) & (x.shape[1] >= len(controls) + 3)
+    found = np.full(len(x), np.nan)
+    for draw in np.flatnonzero(~whole):
+        found[draw] = partial_rank(x[draw], y[draw], [control[draw] for control in controls])
+    if whole.any():
+        ranks = [rankdata(array[whole], axis=1) for array in (x, y, *controls)]
+        design = np.stack([np.ones_like(ranks[0]), *ranks[2:]], -1)
+        fitted = design @ (np.linalg.pinv(design) @ np.stack(ranks[:2], -1))
+        a, b = (rank - fitted[..., i] for i, rank in enumerate(ranks[:2]))
+        size = np.sqrt((a**2).sum(1) * (b**2).sum(1))
+        known = size > 1e-9 * a.shape[1] ** 3
+        found[whole] = np.where(known, (a * b).sum(1) / np.where(known, size, 1.0), np.nan)
+    return found.reshape(given[0].shape[:-1])
 
 
 def partial_rank(x: Values, y: Values, controls: Sequence[Values]) -> float:
@@ -125,22 +149,21 @@ def _matrix(table: pd.DataFrame, column: str) -> pd.DataFrame:
 
 
 def _mean(values: Values) -> Values:
-    with np.errstate(invalid="ignore"):
-        known = np.isfinite(values)
-        return np.where(known.any(0), np.where(known, values, 0).sum(0) / np.maximum(known.sum(0), 1), np.nan)
+    """Over sequences [..., sequence, head], of those that are known."""
+    known = np.isfinite(values)
+    n = known.sum(-2)
+    return np.where(n > 0, np.where(known, values, 0).sum(-2) / np.maximum(n, 1), np.nan)
 
 
 def _permuted_p(
-    correlate: Callable[[Values, Values, Values], float], x: Values, control: Values, y: Values, value: float,
+    correlate: Callable[[Values, Values, Values], Values], x: Values, control: Values, y: Values, value: float,
     of_control: bool, rng: np.random.Generator,
 ) -> float:  # fmt: skip
     """Two-sided: how often a random order of heads has as strong a correlation."""
     if not np.isfinite(value):
         return float("nan")
-    drawn = []
-    for _ in range(_RESAMPLES):
-        order = rng.permutation(len(x))
-        drawn.append(correlate(x, control[order], y) if of_control else correlate(x[order], control, y))
+    orders = rng.permuted(np.tile(np.arange(len(x)), (_RESAMPLES, 1)), axis=1)
+    drawn = correlate(x, control[orders], y) if of_control else correlate(x[orders], control, y)
     return float((np.sum(np.abs(drawn) >= abs(value) - 1e-12) + 1) / (_RESAMPLES + 1))
 
 

@@ -41,7 +41,11 @@ def freedom_map(reading: Reading) -> Plate | None:
         name_heads(ax, marked)
         return figure
 
-    outlined = f" Outlined: pinned, below {100 * pinned_below(reading):.0f} %." if marked else " No head is pinned."
+    outlined = (
+        f" Outlined: pinned, below {100 * pinned_below(reading):.0f} %."
+        if marked
+        else " No head is pinned in the mean of its rows."
+    )
     return Plate(
         "freedom-map",
         "How much freedom the output leaves to each head's attention",

@@ -175,6 +175,30 @@ def test_rows_of_several_layers_run_together() -> None:
     assert continuation.changes(rows, points) == pytest.approx(alone, abs=1e-6)
 
 
+@pytest.mark.parametrize("prefix", [False, True])
+def test_heads_of_later_layers_attend_as_they_would(prefix: bool) -> None:
+    """In a pass that changes other heads too, a changed head's readers are free: the output is that of the core's own
+    edit alone."""
+    model = load(make("llama"))
+    ids = torch.randint(3, 97, (1, 20), generator=torch.Generator().manual_seed(1))
+    sites = [model.site(layer).name for layer in (0, 1)]
+    continuation = Continuation(model, ids, 12, sites, Watched(6), prefix=prefix)
+    rows = [continuation.rows[sites[0]][1], *continuation.rows[sites[1]]]
+    points = [np.eye(13)[3] for _ in rows]
+    together = continuation.changes(rows, points)
+    plain = distributions(model.run(ids).logits)[0, 12:18]
+    frozen = ReplaceRows({(row.site, row.head): ([12], torch.tensor(row.on_all_keys(row.pattern)[None, None, :18])
+                          .float()) for row in continuation.rows[sites[1]]} if not prefix else {})  # fmt: skip
+    for row, point, found in zip(rows, points, together, strict=True):
+        weights = torch.tensor(np.pad(point, (0, 5)), dtype=torch.float32)[None, None]
+        edit = ReplaceRows({(row.site, row.head): ([12], weights)})
+        changed = distributions(model.run(ids[:, :18], edits=[edit]).logits)[0, 12:]
+        assert float((changed - plain).abs().sum(-1).max() / 2) == pytest.approx(found, abs=1e-6)
+        if row is rows[0] and not prefix:  # which would not be so with the readers' rows held where they were
+            held = distributions(model.run(ids[:, :18], edits=[edit, frozen]).logits)[0, 12:]
+            assert float((held - plain).abs().sum(-1).max() / 2) != pytest.approx(found, abs=1e-6)
+
+
 def test_slopes_are_the_changes_derivative() -> None:
     truth = planted()
     site = truth.model.site(1).name

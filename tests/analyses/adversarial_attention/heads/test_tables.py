@@ -18,7 +18,7 @@ from analyses.adversarial_attention import Config, run
 from analyses.adversarial_attention.heads.choosing import aside, chosen, together
 from analyses.adversarial_attention.heads.continuations import distributions
 from analyses.adversarial_attention.heads.inputs import make as make_inputs
-from analyses.adversarial_attention.heads.worth import mean_pattern_effects, partial_rank, worth
+from analyses.adversarial_attention.heads.worth import mean_pattern_effects, partial_rank, partial_ranks, worth
 from interp.attention.edits import ReplaceRows
 from interp.errors import UserError
 from interp.models.planted import induction, plant, previous_token, uniform
@@ -182,12 +182,13 @@ def test_the_same_seed_gives_the_same_rows_and_a_run_can_be_resumed(tmp_path: Pa
 
 def test_a_row_does_not_depend_on_which_others_are_searched_with_it() -> None:
     model = interp.load("tiny-2l")
+    alone: Any
     alone, beside = (
         run(model, Config(**SMALL, heads=heads), Workspace()).tables["freedom_rows"]  # type: ignore[arg-type]
         for heads in ("L1H2", "all")
     )
     where: Any = beside.loc[(beside["layer"] == 1) & (beside["head"] == 2)]
-    columns = ["sequence", "query", "searched", "share", "nullspace_share", "tau_gradient", "tau_knockout"]
+    columns = ["sequence", "query", "searched", "share", "nullspace_share", "tau_gradient", "permuted_tvd"]
     pd.testing.assert_frame_equal(
         alone[columns].reset_index(drop=True), where[columns].reset_index(drop=True), atol=1e-3, rtol=0
     )
@@ -220,3 +221,20 @@ def test_mean_patterns_effects_against_one_head_at_a_time() -> None:
         mine: Any = table.loc[(table["sequence"] == number) & (table["site"] == site) & (table["head"] == head)]
         assert mine["effect"].tolist() == pytest.approx([expected], abs=1e-5)
         assert expected > 1e-4
+
+
+@settings(max_examples=30, deadline=None)
+@given(n=st.integers(3, 20), n_controls=st.integers(0, 2), seed=st.integers(0, 10_000), holes=st.booleans())
+def test_many_draws_at_once_against_one_at_a_time(n: int, n_controls: int, seed: int, holes: bool) -> None:
+    """With ties, a control that does not vary, and heads that some draws do not know."""
+    rng = np.random.default_rng(seed)
+    x, y = np.round(rng.standard_normal((2, 5, n)), 1)
+    controls = [np.round(rng.standard_normal((5, n)), 1), np.ones(n)][:n_controls]
+    if holes:
+        x[rng.integers(5), rng.integers(n)] = np.nan
+    found = partial_ranks(x, y, controls)
+    expected = [
+        partial_rank(x[i], y[i], [control[i] if control.ndim == 2 else control for control in controls])
+        for i in range(5)
+    ]
+    np.testing.assert_allclose(found, expected, atol=1e-7)
