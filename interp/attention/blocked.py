@@ -22,7 +22,7 @@ from .mask import Mask
 from .probes import Probe, Reading
 from .rows import Block, Rows, SiteShape
 
-__all__ = ["Pass", "bind", "blocked", "chance", "row_blocks", "run_pass", "show"]
+__all__ = ["Pass", "bind", "blocked", "chance", "full_precision", "row_blocks", "run_pass", "show"]
 
 BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
 """Bytes of one score block. On CPU a few of them stay in the last-level cache; a GPU wants more work per launch."""
@@ -68,7 +68,7 @@ class Pass:
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """The output; readings are filled on the way."""
         dtype, most = compute_dtype(query), BLOCK_BYTES.get(query.device.type, 0)
-        with torch.no_grad(), _full_precision(query.device), Scratch.taken(dtype, query.device, most) as scratch:
+        with torch.no_grad(), full_precision(query.device), Scratch.taken(dtype, query.device, most) as scratch:
             key, value = key.to(dtype).contiguous(), value.to(dtype).contiguous()
             # [batch, query, head, d] in memory: what a model reshapes it to next
             out = query.new_empty(query.shape[0], query.shape[2], query.shape[1], value.shape[-1]).transpose(1, 2)
@@ -175,7 +175,7 @@ class _Recomputed(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
         tensors = ctx.saved_tensors
-        with torch.no_grad(), _full_precision(grad_out.device):
+        with torch.no_grad(), full_precision(grad_out.device):
             grads = ctx.work.backward(grad_out, tensors, ctx.needs_input_grad[1:])
             grads = [None if g is None else g.to(t.dtype) for g, t in zip(grads, tensors, strict=True)]
         if torch.is_grad_enabled():  # create_graph=True: without a word, second derivatives would be taken for zero
@@ -261,7 +261,7 @@ def bind(mask: Mask, query: Tensor, key: Tensor) -> BoundMask:
 
 
 @contextlib.contextmanager
-def _full_precision(device: torch.device) -> Iterator[None]:
+def full_precision(device: torch.device) -> Iterator[None]:
     """No autocast, no TF32 or bfloat16 products: statistics of rounded scores are statistics of another model."""
     if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
         products, name, exact = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul], "fp32_precision", "ieee"  # pyright: ignore[reportAttributeAccessIssue]

@@ -17,7 +17,7 @@ from .mask import Mask
 from .probes import Probe, Reading
 from .rows import Site
 
-__all__ = ["NonFiniteError", "attend"]
+__all__ = ["Engine", "NonFiniteError", "attend"]
 
 Engine = Literal["auto", "blocked", "fused"]
 

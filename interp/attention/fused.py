@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .block import Call
-from .blocked import Pass, _full_precision, bind, row_blocks, run_pass
+from .blocked import Pass, bind, full_precision, row_blocks, run_pass
 from .bound import BoundMask
 from .edits import AddLogits, GateHeads, ReplaceZ, ScaleExponent
 from .fused_rows import FusedRows, strongest
@@ -102,7 +102,7 @@ class _FusedPass(Pass):
 
         call = self.call
         bound = bind(call.mask, query, key)
-        with torch.no_grad(), _full_precision(query.device):
+        with torch.no_grad(), full_precision(query.device):
             self.readings = self.start(bound, key.shape[1], value)
             probes = [reading.probe for reading in self.readings]
             scoring = Scoring.of(call, bound, query)

@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from interp.attention import products
+from interp.attention.core import Engine
 from interp.attention.edits import Edit
 from interp.attention.probes import Probe
 from interp.errors import UserError
@@ -62,6 +63,15 @@ class HookedModel:
         self.seam = Seam(module)
 
     # What it is -------------------------------------------------------------------------------------------------
+
+    @property
+    def engine(self) -> Engine:
+        """What computes attention, as `interp.attention.attend` takes it: "auto", "blocked" or "fused". To be set."""
+        return self.seam.engine
+
+    @engine.setter
+    def engine(self, engine: Engine) -> None:
+        self.seam.engine = engine
 
     @property
     def device(self) -> torch.device:

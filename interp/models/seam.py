@@ -11,6 +11,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from interp.attention import Mask, Trace, attend
+from interp.attention.core import Engine
 from interp.attention.dense import mask_of_scores, read_pattern
 from interp.attention.edits import Edit
 from interp.errors import UserError
@@ -43,6 +44,7 @@ class Seam:
     Attributes:
         edits: groups of edits, in the order in which they act. ``hooks``: groups of hook functions.
         watches: who wants to know which sites are reached. ``recording``: what the pass under way is to read.
+        engine: what is to compute attention, as :func:`interp.attention.attend` takes it.
         engines: what has computed the statistics that were read so far: "blocked", "fused", "dense".
     """
 
@@ -52,6 +54,7 @@ class Seam:
         self.hooks: list[Hooks] = []
         self.watches: list[Watch] = []
         self.recording: Recording | None = None
+        self.engine: Engine = "auto"
         self.engines: set[str] = set()
 
     @property
@@ -84,11 +87,13 @@ class Seam:
         key, value = for_query_heads(site.module, key, value)
         where = site.core_site
         if recording is None:
-            output = attend(query, key, value, mask, scale, softcap, edits=edits, site=where)
+            output = attend(query, key, value, mask, scale, softcap, edits=edits, engine=self.engine, site=where)
         else:
             mask = recording.shared(mask)
             numbers, probes = recording.probes_at(site, mask.cross)
-            result: Any = attend(query, key, value, mask, scale, softcap, probes=probes, edits=edits, site=where)
+            result: Any = attend(
+                query, key, value, mask, scale, softcap, probes=probes, edits=edits, engine=self.engine, site=where
+            )
             output, readings = result if probes else (result, [])
             sizes = (*query.shape[:2], key.shape[1], query.shape[2], key.shape[2])
             self.engines |= {reading.engine for reading in readings}

@@ -1,15 +1,14 @@
 """Every architecture reads the same and computes the same by either engine: the fused one on a GPU where there is one,
 else in Triton's interpreter."""
 
-from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch.testing import assert_close
 
-from interp.attention import attend, probes
-from interp.models import seam
+from interp.attention import probes
+from interp.attention.core import Engine
 from tests.families import ENCODER_DECODERS, FAMILIES, OWN_SOFTMAX, example, load, make
 
 pytest.importorskip("triton", reason="Triton is not installed (it comes for Linux alone)")
@@ -29,13 +28,14 @@ def given(family: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-def test_both_engines_give_equal_statistics_and_outputs(family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_engines_give_equal_statistics_and_outputs(family: str) -> None:
     model = load(make(family).to(DEVICE))
     read = (*probes.basic(), probes.RelativeEntropy(), probes.MassReceived())
     runs = []
-    for engine in ("blocked", "fused"):
+    engines: tuple[Engine, ...] = ("blocked", "fused")
+    for engine in engines:
         model.seam.engines.clear()
-        monkeypatch.setattr(seam, "attend", partial(attend, engine=engine))
+        model.engine = engine
         runs.append(model.run(**given(family), probes=read))
         assert model.seam.engines == ({"dense"} if family in OWN_SOFTMAX else {engine})
     theirs, ours = runs
