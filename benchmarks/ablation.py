@@ -3,7 +3,8 @@
 Three ways to the same losses, timed in turn on the same heads: *naive*, a full forward pass of the untouched
 transformers model (SDPA) for each head, its z replaced at the input of W_O by a hook; *suffix layers*,
 `ablation_effects` with the layers before the head replayed; *sliced loss*, the same with the unembedding taken a slice
-of the vocabulary at a time. And one call of `michel`, which scores all heads, against one forward pass with its loss.
+of the vocabulary at a time. And one call of `michel`, which scores all heads, against one forward pass of the untouched
+model with its loss.
 """
 
 import copy
@@ -105,7 +106,7 @@ def measure(config: Config) -> dict[str, Any]:
         "naive": lambda: naive(plain, model, chosen, tokens.to(model.device), donor),
         "whole loss": lambda: suffix(whole_loss),
         "sliced loss": lambda: suffix(mean_loss),
-        "forward": lambda: whole_loss(model, batch),
+        "forward": lambda: plain_loss(plain, tokens.to(model.device)),
         "michel": lambda: michel(model, [batch], whole_loss),
     }
     for way in ("forward", "michel"):
@@ -165,11 +166,17 @@ def naive(
             return (z,)
 
         hook = plain.get_submodule(f"{site.path}.o_proj").register_forward_pre_hook(replace)
-        logits = plain(input_ids=tokens, use_cache=False).logits[:, :-1]
+        found.append(plain_loss(plain, tokens))
         hook.remove()
-        loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="none")
-        found.append(loss.view(len(tokens), -1).mean(1))
     return torch.stack(found).double().cpu().numpy()
+
+
+@torch.no_grad()
+def plain_loss(plain: Any, tokens: Tensor) -> Tensor:
+    """Mean next-token loss of each sequence by one forward pass of the untouched model."""
+    logits = plain(input_ids=tokens, use_cache=False).logits[:, :-1]
+    loss = nn.functional.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten(), reduction="none")
+    return loss.view(len(tokens), -1).mean(1)
 
 
 def _timed(way: Callable[[], Any], device: torch.device) -> tuple[float, float, Any]:
