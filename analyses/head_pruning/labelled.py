@@ -100,7 +100,7 @@ def read(path: Path, n: int, seed: int) -> pd.DataFrame:
     label = pd.to_numeric(table["label"], errors="coerce")
     if len(odd := table["label"][~((label >= 0) & (label % 1 == 0))]):
         raise UserError(
-            f"{path}: a label is the number of a class, 0 or above, as the model counts them; got {odd.iloc[0]!r}"
+            f"{path}: a label is the number of a class, 0 or above, as the model counts them; got {str(odd.iloc[0])!r}"
         )
     table = table.assign(label=label.astype(int)).drop_duplicates(columns)
     return table.sample(min(n, len(table)), random_state=seed)

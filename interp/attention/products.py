@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
 __all__ = ["batched", "linear", "linear_layers"]
@@ -88,6 +89,8 @@ def _pays(products: int, *tensors: Tensor) -> bool:
     if 2 * products < LARGE or not _HAS_ONEDNN or torch.is_autocast_enabled("cpu"):
         return False
     if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return False
+    if forward_ad._current_level >= 0:  # oneDNN's operator would lose tangents without a word
         return False
     return all(type(t) in _PLAIN and t.device.type == "cpu" and t.dtype is torch.float32 for t in tensors)
 
