@@ -187,8 +187,7 @@ def strongest(rows: FusedRows, k: int) -> Iterator[OneRowEach]:
     index = torch.arange(mask.n_keys, device=mask.device)[None, None, None]
     for row in chosen.split(1, dim=-1):
         query = rows.query.gather(2, row[..., None].expand(-1, -1, -1, d)).to(key)
-        grouped = query.view(batch, key.shape[1], n_heads // key.shape[1], d)
-        products = (grouped @ key).view(batch, n_heads, 1, mask.n_keys)
+        products = (query.view(batch, key.shape[1], -1, d) @ key).view(batch, n_heads, 1, -1)
         scores = scoring.adjusted(products, row[..., None], index)
         scores = scores.masked_fill(~mask.permits(row[..., None], index), FORBIDDEN)
         weights = (scores - scores.amax(-1, keepdim=True)).exp() * found.largest.gather(2, row)[..., None]

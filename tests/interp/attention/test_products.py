@@ -154,6 +154,7 @@ def test_what_does_not_fit_is_refused_as_by_torch(seen: list[tuple[int, ...]]) -
     assert not seen
 
 
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # PyTorch's own use of it
 def test_tangents_pass(seen: list[tuple[int, ...]]) -> None:
     x, weight = random(200, 64), random(300, 64)
     with products.linear_layers(), torch.no_grad():
