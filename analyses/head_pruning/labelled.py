@@ -108,7 +108,7 @@ def read(path: Path, n: int, seed: int) -> pd.DataFrame:
 
 def _table(path: Path) -> pd.DataFrame:
     if path.suffix == ".jsonl":
-        return pd.read_json(path, lines=True, dtype=False, convert_dates=False)
+        return pd.read_json(path, lines=True, dtype=False)
     return pd.read_csv(path, dtype={"text": str, "text_b": str}, keep_default_na=False)  # "NA" is a text
 
 
