@@ -38,7 +38,10 @@ reproduce: $(VENV)/installed-dev         ## what takes long: repeated tests, the
 	$(MAKE) bench
 
 reproduce-michel: $(VENV)/installed      ## published numbers of head pruning beside those measured: make … CLASSIFIER= SCORED= REPORTED=
-	$(BIN)/python -m analyses.head_pruning.reproduce_michel --model $(CLASSIFIER) --scored $(SCORED) --reported $(REPORTED) $(FLAGS)
+	$(BIN)/python -m analyses.head_pruning.reproduce_michel \
+		--model $(or $(CLASSIFIER),$(error name a classifier: CLASSIFIER=FOLDER)) \
+		--scored $(or $(SCORED),$(error name labelled texts: SCORED=FILE)) \
+		--reported $(or $(REPORTED),$(error name other labelled texts: REPORTED=FILE)) $(FLAGS)
 
 reproduce-clark: $(VENV)/installed       ## BERT-base's syntactic heads beside Clark et al.'s numbers; TREEBANK=FILE.conllu
 	@$(BIN)/python -m analyses.head_specialization.reproduce_clark $(or $(TREEBANK),$(error name a treebank: TREEBANK=FILE.conllu))

@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import torch
 import tyro
@@ -25,10 +25,13 @@ from analyses.adversarial_attention.config import Config as Settings
 from analyses.adversarial_attention.reproduce_table import CellName, Seeds, orderings, table
 from interp.data import LabelledTexts
 from interp.errors import UserError
+from interp.models.classifiers.config import Attention, Encoder
 from interp.results import Workspace
 from interp.results.storage import write_file
 
 _TASKS = {f"babi-{n}": f"qa{n}_" for n in (1, 2, 3)}
+_PARTS = (("sst", *_TASKS), get_args(Encoder), get_args(Attention))
+"""What cells are named of."""
 _CELLS: tuple[CellName, ...] = (
     *(("sst", encoder, attention) for encoder in ("average", "cnn", "lstm") for attention in ("tanh", "dot")),
     ("babi-1", "average", "tanh"), ("babi-1", "cnn", "tanh"), ("babi-1", "lstm", "tanh"), ("babi-1", "lstm", "dot"),
@@ -56,6 +59,10 @@ class Config:
     table_only: bool = False
     """Print the table of what is finished, and compute nothing."""
 
+    def __post_init__(self) -> None:
+        if self.seeds < 1:
+            raise UserError(f"--seeds is at least 1; got {self.seeds}")
+
 
 def main(config: Config) -> None:
     """Compute what is missing and print the table."""
@@ -71,6 +78,8 @@ def main(config: Config) -> None:
                 write_file(place, json.dumps(found, indent=1))
                 _say(f"{place.stem}: accuracy {found['accuracy']['all']:.3f}, {found['seconds']:.0f} s")
     seeds = finished(config, wanted)
+    if not any(seeds.values()):
+        raise UserError(f"nothing is finished in {config.out}; leave out --table-only, or give --out its folder")
     _say("\n".join(("", *table(seeds), "", *orderings(seeds))))
 
 
@@ -146,8 +155,9 @@ def _cells(config: Config) -> list[CellName]:
     made = []
     for cell in config.cells:
         parts = tuple(cell.split(":"))
-        if len(parts) != 3 or parts[0] not in ("sst", *_TASKS):
-            raise UserError(f"cells are data-set:encoder:attention with {', '.join(('sst', *_TASKS))}; got {cell!r}")
+        if len(parts) != 3 or any(part not in known for part, known in zip(parts, _PARTS, strict=True)):
+            known = ", ".join(" or ".join(some) for some in _PARTS)
+            raise UserError(f"cells are data-set:encoder:attention, of {known}; got {cell!r}")
         made.append((parts[0], parts[1], parts[2]))
     return made
 
@@ -164,4 +174,7 @@ def _begun(config: Config, data: str) -> str:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(Config))
+    try:
+        main(tyro.cli(Config, prog="python -m analyses.adversarial_attention.reproduce"))
+    except UserError as error:
+        sys.exit(f"error: {error}")

@@ -33,6 +33,8 @@ class Labelled:
     Texts are sorted by their numbers of tokens, so that those of a batch are (nearly) equally long and little is
     computed for padding. Metrics see batches and no labels, so that the label of a sequence is found by its tokens.
 
+    Raises UserError where two texts with different labels are the same tokens.
+
     Attributes:
         batches: arguments of `HookedModel.run`; ``valid`` only where a batch has padding.
         n_tokens: of all texts, without padding.
@@ -52,7 +54,12 @@ class Labelled:
             self.batches.append(batch)
             labels = texts["label"].iloc[rows].tolist()
             for number, label in enumerate(labels):
-                self._label[_key(batch, number)] = int(label)
+                if self._label.setdefault(_key(batch, number), int(label)) != int(label):
+                    text = texts["text"].iloc[rows[number]]
+                    raise UserError(
+                        f"two texts of {cut.length} tokens at most are the same tokens and have different labels, one "
+                        f"begins {text[:60]!r}: give a larger --length, or leave one of them out"
+                    )
 
     def labels(self, batch: Batch) -> Tensor:
         """The labels of a batch's texts."""
@@ -73,29 +80,58 @@ def read(path: Path, n: int, seed: int) -> pd.DataFrame:
     """Labelled texts from a file, at most ``n`` of them.
 
     Raises:
-        UserError: no such file, or it lacks a column.
+        UserError: no such file, it is no table, it lacks a column or texts, or its labels are no numbers of classes.
     """
     if not path.is_file():
         raise UserError(f"there is no file {path}")
-    table = pd.read_json(path, lines=True) if path.suffix == ".jsonl" else pd.read_csv(path)
+    try:
+        table = _table(path)
+    except ValueError as error:  # pandas' own and those of encodings are its kin
+        raise UserError(f"{path} could not be read as {path.suffix or 'a .csv'}: {error}") from None
     if missing := {"text", "label"} - set(table.columns):
         raise UserError(f"{path} needs the columns text and label; it has no {', '.join(sorted(missing))}")
-    table = table.drop_duplicates([c for c in ("text", "text_b") if c in table])
+    if not len(table):
+        raise UserError(f"{path} holds no texts")
+    columns = [c for c in ("text", "text_b") if c in table]
+    if bad := [
+        number for number, row in enumerate(table[columns].to_numpy(), 1) if any(type(t) is not str for t in row)
+    ]:
+        raise UserError(f"{path}, row {bad[0]}: {' and '.join(columns)} must be texts")
+    label = pd.to_numeric(table["label"], errors="coerce")
+    if len(odd := table["label"][~((label >= 0) & (label % 1 == 0))]):
+        raise UserError(
+            f"{path}: a label is the number of a class, 0 or above, as the model counts them; got {str(odd.iloc[0])!r}"
+        )
+    table = table.assign(label=label.astype(int)).drop_duplicates(columns)
     return table.sample(min(n, len(table)), random_state=seed)
+
+
+def _table(path: Path) -> pd.DataFrame:
+    if path.suffix == ".jsonl":
+        return pd.read_json(path, lines=True, dtype=False)
+    return pd.read_csv(path, dtype={"text": str, "text_b": str}, keep_default_na=False)  # "NA" is a text
 
 
 def classifier(checkpoint: Checkpoint, tokenizer: Any, fit: pd.DataFrame | None, cut: Cut) -> Any:
     """The model with a classification head, fitted on ``fit`` where the checkpoint has none.
 
     Raises:
-        UserError: it has none, and there is nothing to fit it on.
+        UserError: it has none, and there is nothing to fit it on; or the head to fit is not one linear layer.
     """
-    n_labels = {} if fit is None else {"num_labels": len(set(fit["label"]))}
-    module, info = AutoModelForSequenceClassification.from_pretrained(
-        str(checkpoint.path), output_loading_info=True, **n_labels
-    )
+    n_labels = {} if fit is None else {"num_labels": int(fit["label"].max()) + 1}
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # what the checkpoint lacks is drawn, and a resumed run draws the same
+        module, info = AutoModelForSequenceClassification.from_pretrained(
+            str(checkpoint.path), output_loading_info=True, **n_labels
+        )
     module.eval()
     if fit is not None:
+        head = getattr(module, "classifier", None)
+        if not isinstance(head, nn.Linear):
+            raise UserError(
+                f"--fit fits a head that is one linear layer named classifier; {type(module).__name__} has "
+                f"{type(head).__name__ if head is not None else 'none'}: give a checkpoint that is already fine-tuned"
+            )
         _fit(module, Labelled(fit, tokenizer, cut))
     elif any("classifier" in name or name.startswith("score") for name in info["missing_keys"]):
         raise UserError(f"{checkpoint.name} has no trained classification head; give labelled texts to fit one (--fit)")

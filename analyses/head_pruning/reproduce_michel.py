@@ -68,6 +68,8 @@ class Config:
             raise UserError(
                 "--n, --fit-n, --batch-size and --gate-steps are at least 1, --length at least 3, --rounds at least 0"
             )
+        if self.seed < 0:
+            raise UserError(f"--seed is at least 0; got {self.seed}")
         if not self.gate_penalties or min(self.gate_penalties) < 0:
             raise UserError(f"--gate-penalties are numbers of at least 0; got {self.gate_penalties}")
 
@@ -97,6 +99,12 @@ def reproduce(config: Config) -> pd.DataFrame:
     drawn = {name: read(getattr(config, name), config.n, config.seed) for name in ("scored", "reported")}
     fit = None if config.fit is None else read(config.fit, config.fit_n, config.seed)
     module = classifier(checkpoint, tokenizer, fit, cut)
+    for name, table in drawn.items():
+        if (most := int(table["label"].max())) >= module.config.num_labels:
+            raise UserError(
+                f"{getattr(config, name)} has the label {most}, and the classifier {module.config.num_labels} classes, "
+                "counted from 0"
+            )
     model = interp.load(module, tokenizer=tokenizer, verify=False)
     texts = {name: Labelled(table, tokenizer, cut) for name, table in drawn.items()}
     about = {"name": checkpoint.name, "weights_sha256": checkpoint.weights_sha256}

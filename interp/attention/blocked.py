@@ -105,6 +105,8 @@ class Pass:
         whole = query.device.type != "cpu" or call.edits or call.block_rows is not None
         if whole or at_once >= n_kv or not all(p.by_head and "grad_pattern" not in p.needs for p in self.probes):
             at_once = n_kv
+        else:
+            bind(call.mask, query, key)  # checks the whole mask, which its parts need not show to be wrong
         for first in range(0, n_kv, at_once):
             last = min(first + at_once, n_kv)
             heads = slice(first * group, last * group)

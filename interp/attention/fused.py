@@ -121,7 +121,7 @@ class _FusedPass(Pass):
                     query=query, key=key, found=found, scoring=scoring, columns=columns,
                 )  # fmt: skip
 
-            if bound.n_queries and bound.n_keys:
+            if bound.batch and bound.n_queries and bound.n_keys:
                 self._show(rows(0, bound.n_queries), [rows(*block) for block in row_blocks(bound, None, torch.float32)])
             output = found.output
             whole = Block(start=0, stop=bound.n_queries, low=0, high=bound.n_keys, mask=bound, site=call.site)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
 
 __all__ = ["batched", "linear", "linear_layers"]
@@ -38,7 +39,8 @@ def batched(
     Which one computes depends on sizes, dtypes and devices alone, so that results repeat. Gradients reach both factors;
     where one is wanted, it is ``torch.bmm`` that computes.
     """
-    if not _pays(left, right, left.shape[1] * left.shape[2] * right.shape[2]):
+    fits = left.shape[0] == right.shape[0] and left.shape[2] == right.shape[1]  # where not, torch.bmm says so
+    if not fits or not _pays(left.shape[1] * left.shape[2] * right.shape[2], left, right):
         return torch.bmm(left, right) if out is None else torch.bmm(left, right, out=out)
     if out is None:
         out = left.new_empty(*left.shape[:2], right.shape[2])
@@ -56,7 +58,9 @@ def linear(
     bias: Float[Tensor, " column"] | None = None,
 ) -> Float[Tensor, "*row column"]:
     """``torch.nn.functional.linear`` in the same way."""
-    if weight.ndim == 2 and _pays(input, weight, input.numel() * len(weight)):
+    fits = weight.ndim == 2 and input.shape[-1:] == weight.shape[1:]
+    fits = fits and (bias is None or bias.shape == weight.shape[:1])
+    if fits and _pays(input.numel() * len(weight), input, weight, *([] if bias is None else [bias])):
         return _by_onednn(input, weight, bias)
     return _linear(input, weight, bias)
 
@@ -81,12 +85,14 @@ def _by_onednn(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tens
     return torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
 
 
-def _pays(left: Tensor, right: Tensor, products: int) -> bool:
+def _pays(products: int, *tensors: Tensor) -> bool:
     if 2 * products < LARGE or not _HAS_ONEDNN or torch.is_autocast_enabled("cpu"):
         return False
-    if torch.is_grad_enabled() and (left.requires_grad or right.requires_grad):
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
         return False
-    return all(type(f) in _PLAIN and f.device.type == "cpu" and f.dtype is torch.float32 for f in (left, right))
+    if forward_ad._current_level >= 0:  # oneDNN's operator would lose tangents without a word
+        return False
+    return all(type(t) in _PLAIN and t.device.type == "cpu" and t.dtype is torch.float32 for t in tensors)
 
 
 def _has_onednn() -> bool:

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from analyses.adversarial_attention.published import PUBLISHED
-from analyses.adversarial_attention.reproduce import Config, finished, read_task
+from analyses.adversarial_attention.reproduce import Config, finished, main, read_task
 from analyses.adversarial_attention.reproduce_table import orderings, table
 from interp.errors import UserError
+from tests.programs import python
 
 CELL = ("babi-1", "lstm", "tanh")
 
@@ -88,6 +89,20 @@ def test_data_that_is_not_there(tmp_path: Path) -> None:
     for data, missing in (("sst", "the folder sst"), ("babi-2", "babi/en/qa2_")):
         with pytest.raises(UserError, match=missing):
             read_task(Config(tmp_path), data)
+
+
+def test_what_cannot_be_computed_is_said_before_anything_is(tmp_path: Path) -> None:
+    for cell in ("sst:lstm", "sst:gru:tanh", "sst:lstm:relu", "imdb:lstm:tanh"):
+        with pytest.raises(UserError, match=f"sst or babi-1.*lstm or cnn or average, tanh or dot; got '{cell}'"):
+            main(Config(tmp_path, cells=("sst:lstm:tanh", cell), out=tmp_path))
+    with pytest.raises(UserError, match="--seeds"):
+        Config(tmp_path, seeds=0)
+    with pytest.raises(UserError, match="nothing is finished"):
+        main(Config(tmp_path, out=tmp_path, table_only=True))
+    done = python("-m", "analyses.adversarial_attention.reproduce", "--data", str(tmp_path), "--out", str(tmp_path))
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: ")
+    assert "the folder sst" in done.stderr
 
 
 def test_ten_thousand_stories_are_other_classifiers(tmp_path: Path) -> None:

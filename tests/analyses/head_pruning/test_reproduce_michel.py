@@ -13,7 +13,7 @@ from transformers import AutoTokenizer, BertConfig, BertForSequenceClassificatio
 
 import interp
 from analyses.head_pruning import beside, classified, reproduce_michel
-from analyses.head_pruning.labelled import Cut, Labelled, classifier
+from analyses.head_pruning.labelled import Cut, Labelled, classifier, read
 from analyses.head_pruning.reproduce_michel import Config, reproduce
 from interp.errors import UserError
 from interp.models.checkpoints import locate
@@ -169,3 +169,42 @@ def test_what_is_missing_is_said(folder: Path, texts: Path, tmp_path: Path, caps
     assert "there is no file" in capsys.readouterr().err
     with pytest.raises(UserError, match="gate-penalties"):
         config_of(folder, texts, tmp_path, gate_penalties=())
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        ("empty.csv", "", "could not be read"),
+        ("heads.csv", "text,label\n", "holds no texts"),
+        ("words.csv", "text,label\ngood,positive\n", "the number of a class"),
+        ("unlabelled.csv", "text,label\ngood,1\nbad,\n", "the number of a class"),
+        ("below.csv", "text,label\ngood,1\nneutral,-1\n", "got .*-1"),
+        ("half.csv", "text,label\ngood,0.5\n", "got .*0.5"),
+        ("quotes.csv", 'text,label\na,b,c,1\n"open,0\n', "could not be read|number of a class"),
+        ("latin.csv", "text,label\nd\xe9j\xe0,1\n".encode("latin-1"), "could not be read"),
+        ("broken.jsonl", '{"text": "good", "label": 1}\n{"text"\n', "could not be read"),
+        ("null.jsonl", '{"text": "good", "label": 1}\n{"text": null, "label": 0}\n', "row 2: text must be"),
+    ],
+)
+def test_files_that_are_no_labelled_texts(tmp_path: Path, name: str, content: str | bytes, said: str) -> None:
+    (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(UserError, match=said):
+        read(tmp_path / name, 10, 0)
+
+
+def test_a_text_may_say_na(tmp_path: Path) -> None:
+    (tmp_path / "texts.csv").write_text("text,label\nNA,1\nnull,0\n12,1\n")
+    (tmp_path / "texts.jsonl").write_text('{"text": "12", "label": 1}\n{"text": "2020-01-01", "label": 0}\n')
+    assert sorted(read(tmp_path / "texts.csv", 10, 0)["text"]) == ["12", "NA", "null"]
+    assert sorted(read(tmp_path / "texts.jsonl", 10, 0)["text"]) == ["12", "2020-01-01"]
+
+
+def test_labels_that_tokens_do_not_tell_are_refused(folder: Path, texts: Path, tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    same = pd.DataFrame({"text": ["w1 w2 w3 w4", "w1 w2 w3 w5"], "label": [0, 1]})
+    assert Labelled(same, tokenizer, Cut(6, 2)).batches
+    with pytest.raises(UserError, match="different labels"):
+        Labelled(same, tokenizer, Cut(3, 2))
+    pd.read_csv(texts).replace({"label": {1: 5}}).to_csv(tmp_path / "other.csv", index=False)
+    with pytest.raises(UserError, match="the label 5, and the classifier 2 classes"):
+        reproduce(config_of(folder, texts, tmp_path, reported=tmp_path / "other.csv"))

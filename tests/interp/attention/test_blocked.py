@@ -16,6 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from interp.attention import Mask, attend, blocked, edits, probes
+from interp.attention.bias import AlibiSlopes
 from interp.attention.edits import Edit
 from tests.interp.attention.cases import Case, all_rows, as_float64, cases, tensors, with_edits
 
@@ -79,6 +80,20 @@ def test_what_needs_all_heads_sees_all_heads() -> None:
             seen.clear()
             attend(query, key, value, mask, probes=[probe], edits=made)
             assert seen == heads
+
+
+@pytest.mark.parametrize("size", [5, 7, 12])
+def test_a_mask_of_other_heads_is_refused_also_in_parts(size: int) -> None:
+    query, key, value = tensors(n_heads=6, n_kv_heads=3, n_queries=7, n_keys=7)
+    for mask in (
+        Mask(sinks=torch.zeros(size)), Mask(bias=AlibiSlopes(torch.ones(size))),
+        Mask(bias=torch.zeros(1, size, 7, 7)), Mask(allowed=torch.ones(1, size, 7, 7, dtype=torch.bool)),
+    ):  # fmt: skip
+        with pytest.raises(ValueError, match=r"6|heads") as whole:
+            attend(query, key, value, mask, block_rows=3)
+        with mock.patch.dict(blocked.BLOCK_BYTES, {"cpu": 1}), pytest.raises(ValueError, match=r"6|heads") as parts:
+            attend(query, key, value, mask)
+        assert str(parts.value) == str(whole.value)
 
 
 @settings(max_examples=60, deadline=None)

@@ -197,6 +197,17 @@ def test_strongest_edges_are_those_of_the_whole_pattern(case: Case, k: int) -> N
         same_edges(found.values.cpu(), expected, 1e-3)
 
 
+@pytest.mark.parametrize(("batch", "n_queries"), [(0, 5), (2, 0)])
+def test_no_edges_of_nothing(batch: int, n_queries: int) -> None:
+    query, key, value = tensors(batch, 4, 2, n_queries, 5, 4, 4)
+    case = Case(query, key, value, Mask(causal=True), 1.0)
+    read = [probes.StrongestEdges(3), *probes.basic()]
+    ours, theirs = (attend(*on_device(case), probes=read, engine=engine)[1] for engine in ("fused", "blocked"))
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.values.shape == other.values.shape
+        assert (one.n == 0).all()
+
+
 @pytest.mark.parametrize("sharpness", [0.0, 4000.0])
 @pytest.mark.parametrize("sinks", [None, torch.tensor([0.0, 3.0])])
 @pytest.mark.parametrize("mask", [Mask(), Mask(causal=True), Mask(window=5)])

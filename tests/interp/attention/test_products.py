@@ -130,3 +130,34 @@ def test_autocast_and_gradients_are_left_to_torch(seen: list[tuple[int, ...]]) -
         with torch.autocast("cpu", torch.bfloat16), torch.no_grad():
             assert torch.nn.functional.linear(x, weight).dtype is torch.bfloat16
     assert not seen
+
+
+def test_a_bias_that_learns_alone_has_its_gradient(seen: list[tuple[int, ...]]) -> None:
+    x, weight, bias = random(200, 64), random(300, 64), random(300).requires_grad_()
+    with products.linear_layers():
+        torch.nn.functional.linear(x, weight, bias).sum().backward()
+    assert not seen
+    torch.testing.assert_close(bias.grad, torch.full((300,), 200.0))
+
+
+@torch.no_grad()
+def test_what_does_not_fit_is_refused_as_by_torch(seen: list[tuple[int, ...]]) -> None:
+    x, weight = random(200, 64), random(300, 64)
+    for wrong in ((x[:, :63], weight, None), (x, weight, random(299)), (x, weight, random(300).double())):
+        with pytest.raises(RuntimeError):
+            products.linear(*wrong)
+    torch.testing.assert_close(products.linear(x, weight, random(1)), torch.nn.functional.linear(x, weight, random(1)))
+    left, right = random(2, 200, 64), random(3, 64, 300)
+    for a, b in ((left, right), (right.mT, left), (left[:, :, :63], right[:2])):
+        with pytest.raises(RuntimeError):
+            products.batched(a, b)
+    assert not seen
+
+
+@pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated:DeprecationWarning")  # PyTorch's own use of it
+def test_tangents_pass(seen: list[tuple[int, ...]]) -> None:
+    x, weight = random(200, 64), random(300, 64)
+    with products.linear_layers(), torch.no_grad():
+        _, tangent = torch.func.jvp(lambda x: torch.nn.functional.linear(x, weight), (x,), (x,))
+    torch.testing.assert_close(tangent, torch.nn.functional.linear(x, weight))
+    assert not seen
