@@ -13,7 +13,7 @@ from torch import Tensor
 
 from interp.attention.rows import Rows, SiteShape
 
-__all__ = ["Measured", "Probe", "Reading", "RowMean", "Sums", "per_key", "required"]
+__all__ = ["HeadMean", "Measured", "Probe", "Reading", "RowMean", "Sums", "per_key", "required"]
 
 
 class Measured(NamedTuple):
@@ -169,13 +169,10 @@ class Sums:
 class RowMean(Probe):
     """A statistic of single rows, averaged over the eligible rows of each sequence.
 
-    Where a statistic holds something of its own for each head, set ``by_head = False``.
-
     Args:
         first_position: rows whose query stands before this position of its sequence are not eligible.
     """
 
-    by_head: ClassVar[bool] = True
     first_position: int = field(default=0, kw_only=True)
 
     def measure(self, rows: Rows) -> tuple[Float[Tensor, "batch head row *axes"], Bool[Tensor, ...] | None]:
@@ -207,6 +204,12 @@ class RowMean(Probe):
     def finish(self, state: Sums) -> Measured:
         """The means."""
         return state.mean()
+
+
+class HeadMean(RowMean):
+    """A :class:`RowMean` that reads each head for itself, and holds nothing of its own for each."""
+
+    by_head: ClassVar[bool] = True
 
 
 def required(probe: Probe, field: str) -> None:

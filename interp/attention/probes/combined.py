@@ -14,13 +14,13 @@ from torch import Tensor
 
 from interp.attention.rows import Rows
 
-from .base import RowMean, per_key, required
+from .base import HeadMean, RowMean, per_key, required
 
 __all__ = ["LargestAmong", "RelativeEntropy", "SetMass", "Together", "WithoutKeys"]
 
 
 @dataclass(frozen=True, eq=False)
-class RelativeEntropy(RowMean):
+class RelativeEntropy(HeadMean):
     """Entropy of a row divided by the most that its keys allow, ln(number of permitted keys): 0 to 1.
 
     A learned sink counts as one more key. Eligible are rows that may read at least two keys.
@@ -35,7 +35,7 @@ class RelativeEntropy(RowMean):
 
 
 @dataclass(frozen=True, eq=False)
-class SetMass(RowMean):
+class SetMass(HeadMean):
     """Weight on each of several sets of keys, which may share keys (unlike the labels of `LabelMass`).
 
     Args:
@@ -72,7 +72,7 @@ class SetMass(RowMean):
 
 
 @dataclass(frozen=True, eq=False)
-class LargestAmong(RowMean):
+class LargestAmong(HeadMean):
     """Largest weight of a row on some keys; others are left out, and nothing is rescaled.
 
     With every key but separators, Voita et al. 2019 call its mean a head's *confidence*.

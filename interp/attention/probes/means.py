@@ -14,7 +14,7 @@ from torch import Tensor
 
 from interp.attention.rows import Rows
 
-from .base import RowMean, per_key, required
+from .base import HeadMean, RowMean, per_key, required
 
 __all__ = [
     "DistanceHistogram",
@@ -32,7 +32,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, eq=False)
-class Entropy(RowMean):
+class Entropy(HeadMean):
     """Entropy −Σ p ln p of a row, in nats; between 0 and ln(number of permitted keys). A sink is an outcome."""
 
     needs: ClassVar[frozenset[str]] = frozenset({"scores"})
@@ -42,7 +42,7 @@ class Entropy(RowMean):
 
 
 @dataclass(frozen=True, eq=False)
-class MaxWeight(RowMean):
+class MaxWeight(HeadMean):
     """Largest weight of a row, in [0, 1] (Voita et al. 2019 call its mean over text a head's confidence)."""
 
     def measure(self, rows: Rows) -> tuple[Tensor, None]:
@@ -50,7 +50,7 @@ class MaxWeight(RowMean):
 
 
 @dataclass(frozen=True, eq=False)
-class OffsetMass(RowMean):
+class OffsetMass(HeadMean):
     """Weight on the key at each offset *before* the query: 0 is the current token, 1 the previous one, −1 the next.
 
     Eligible are rows whose key at that offset exists and may be read.
@@ -72,7 +72,7 @@ class OffsetMass(RowMean):
 
 
 @dataclass(frozen=True, eq=False)
-class PositionMass(RowMean):
+class PositionMass(HeadMean):
     """Weight on the key at each position of its sequence; 0 is the first token that is not padding.
 
     Eligible are rows that may read that key. ``first_position=1`` leaves out the row that stands on position 0 itself.
@@ -93,7 +93,7 @@ class PositionMass(RowMean):
 
 
 @dataclass(frozen=True, eq=False)
-class LabelMass(RowMean):
+class LabelMass(HeadMean):
     """Weight on the keys of each label (separator, punctuation, …).
 
     Args:
@@ -125,7 +125,7 @@ class LabelMass(RowMean):
 
 
 @dataclass(frozen=True, eq=False)
-class TargetMass(RowMean):
+class TargetMass(HeadMean):
     """Weight on the target keys of each row, summed: induction, duplicates, a dependency's head.
 
     Args:
@@ -161,7 +161,7 @@ class TargetMass(RowMean):
 
 
 @dataclass(frozen=True, eq=False)
-class LabelMatch(RowMean):
+class LabelMatch(HeadMean):
     """Weight on keys whose label, ``shift`` tokens earlier, is the query's own label.
 
     ``shift=0`` with token ids reads duplicate-token heads (the query itself left out), ``shift=1`` reads induction on
@@ -217,7 +217,7 @@ class LabelMatch(RowMean):
 
 
 @dataclass(frozen=True, eq=False)
-class ExpectedDistance(RowMean):
+class ExpectedDistance(HeadMean):
     """Mean distance |query − key| in tokens under the row's weights (a sink's share left out)."""
 
     aligned: ClassVar[bool] = True
@@ -230,7 +230,7 @@ class ExpectedDistance(RowMean):
 
 
 @dataclass(frozen=True, eq=False)
-class DistanceHistogram(RowMean):
+class DistanceHistogram(HeadMean):
     """Weight by distance |query − key| in log₂ bins: 0, 1, 2–3, 4–7, …; the last bin holds everything beyond.
 
     Args:
@@ -255,7 +255,7 @@ class DistanceHistogram(RowMean):
 
 
 @dataclass(frozen=True, eq=False)
-class StrongestOffset(RowMean):
+class StrongestOffset(HeadMean):
     """Share of rows whose strongest key stands at each offset from ``first`` to ``last`` (1 is the previous token).
 
     Keys of equal weight share their row.

@@ -62,20 +62,20 @@ def test_what_needs_all_heads_sees_all_heads() -> None:
     query, key, value = tensors(n_heads=6, n_kv_heads=3)
     seen: list[int] = []
 
-    class Heads(probes.RowMean):
+    class Whole(probes.RowMean):
         def measure(self, rows: blocked.Rows) -> tuple[Tensor, None]:
             seen.append(rows.pattern.shape[1])
             return rows.pattern.sum(-1), None
 
-    class Together(Heads):
-        by_head = False
+    class EachHead(Whole):
+        by_head = True
 
     never = Mask(allowed=lambda batch, head, query, key: key <= query + head)
     gate = edits.GateHeads({5: 0.5})
     with mock.patch.dict(blocked.BLOCK_BYTES, {"cpu": 1}):
         for probe, mask, made, heads in (
-            (Heads(), Mask(), [], [2, 2, 2]), (Together(), Mask(), [], [6]), (Heads(), never, [], [6]),
-            (Heads(), Mask(), [gate], [6]),
+            (EachHead(), Mask(), [], [2, 2, 2]), (Whole(), Mask(), [], [6]), (EachHead(), never, [], [6]),
+            (EachHead(), Mask(), [gate], [6]),
         ):  # fmt: skip
             seen.clear()
             attend(query, key, value, mask, probes=[probe], edits=made)
