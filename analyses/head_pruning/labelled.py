@@ -97,10 +97,12 @@ def read(path: Path, n: int, seed: int) -> pd.DataFrame:
         number for number, row in enumerate(table[columns].to_numpy(), 1) if any(type(t) is not str for t in row)
     ]:
         raise UserError(f"{path}, row {bad[0]}: {' and '.join(columns)} must be texts")
-    label = pd.to_numeric(table["label"], errors="coerce")
-    if len(odd := table["label"][~((label >= 0) & (label % 1 == 0))]):
+    label = np.asarray(pd.to_numeric(table["label"], errors="coerce"), dtype=np.float64)
+    whole = (label >= 0) & (label % 1 == 0)
+    if not whole.all():
+        odd = table["label"].tolist()[int(np.argmin(whole))]
         raise UserError(
-            f"{path}: a label is the number of a class, 0 or above, as the model counts them; got {str(odd.iloc[0])!r}"
+            f"{path}: a label is the number of a class, 0 or above, as the model counts them; got {str(odd)!r}"
         )
     table = table.assign(label=label.astype(int)).drop_duplicates(columns)
     return table.sample(min(n, len(table)), random_state=seed)
@@ -108,7 +110,7 @@ def read(path: Path, n: int, seed: int) -> pd.DataFrame:
 
 def _table(path: Path) -> pd.DataFrame:
     if path.suffix == ".jsonl":
-        return pd.read_json(path, lines=True, dtype=False)
+        return pd.read_json(path, lines=True, dtype=False)  # pyright: ignore[reportArgumentType] (its stubs forget it)
     return pd.read_csv(path, dtype={"text": str, "text_b": str}, keep_default_na=False)  # "NA" is a text
 
 
@@ -118,7 +120,7 @@ def classifier(checkpoint: Checkpoint, tokenizer: Any, fit: pd.DataFrame | None,
     Raises:
         UserError: it has none, and there is nothing to fit it on; or the head to fit is not one linear layer.
     """
-    n_labels = {} if fit is None else {"num_labels": int(fit["label"].max()) + 1}
+    n_labels = {} if fit is None else {"num_labels": max(fit["label"].tolist()) + 1}
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # what the checkpoint lacks is drawn, and a resumed run draws the same
         module, info = AutoModelForSequenceClassification.from_pretrained(

@@ -100,7 +100,7 @@ def reproduce(config: Config) -> pd.DataFrame:
     fit = None if config.fit is None else read(config.fit, config.fit_n, config.seed)
     module = classifier(checkpoint, tokenizer, fit, cut)
     for name, table in drawn.items():
-        if (most := int(table["label"].max())) >= module.config.num_labels:
+        if (most := max(table["label"].tolist())) >= module.config.num_labels:
             raise UserError(
                 f"{getattr(config, name)} has the label {most}, and the classifier {module.config.num_labels} classes, "
                 "counted from 0"

@@ -77,7 +77,7 @@ class Pass:
                 for call, heads, kv in self._parts(query, key)
             ]
             self.readings = (
-                found[0] if len(found) == 1 else [Reading.joined(parts) for parts in zip(*found, strict=True)]
+                found[0] if len(found) == 1 else [Reading.joined(list(parts)) for parts in zip(*found, strict=True)]
             )
         return out
 
