@@ -27,6 +27,7 @@ from interp.data import LabelledTexts
 from interp.errors import UserError
 from interp.models.classifiers.config import Attention, Encoder
 from interp.results import Workspace
+from interp.results.folder import check_writable
 from interp.results.storage import write_file
 
 _TASKS = {f"babi-{n}": f"qa{n}_" for n in (1, 2, 3)}
@@ -67,6 +68,7 @@ class Config:
 def main(config: Config) -> None:
     """Compute what is missing and print the table."""
     wanted = list(_cells(config))
+    check_writable(config.out)
     for data, encoder, attention in wanted if not config.table_only else []:
         task = None
         for seed in range(config.seeds):

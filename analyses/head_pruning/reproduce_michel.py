@@ -27,6 +27,7 @@ from analyses.head_pruning.labelled import Cut, Labelled, classifier, read
 from interp import UserError
 from interp.models.checkpoints import locate
 from interp.results import code_sha256, fingerprint
+from interp.results.folder import check_writable
 
 __all__ = ["Config", "main", "reproduce"]
 
@@ -78,6 +79,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Measure, print and write down; the exit code."""
     try:
         config = tyro.cli(Config, args=argv, prog="python -m analyses.head_pruning.reproduce_michel")
+        check_writable(config.out)
         found = reproduce(config)
     except UserError as error:
         sys.stderr.write(f"error: {error}\n")

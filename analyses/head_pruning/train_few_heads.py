@@ -17,6 +17,7 @@ from analyses.head_pruning import from_scratch
 from analyses.head_pruning.config import Config as Settings
 from interp.errors import UserError
 from interp.results import Workspace, code_sha256, fingerprint
+from interp.results.folder import check_writable
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,7 @@ class Config:
 
 def main(config: Config) -> None:
     """Train what is missing, print the table and write it down."""
+    check_writable(config.out)
     table = trained(config)
     config.out.mkdir(parents=True, exist_ok=True)
     table.to_csv(config.out / "from_scratch.csv", index=False)

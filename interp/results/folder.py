@@ -206,17 +206,27 @@ def identity(model_info: Mapping[str, Any]) -> dict[str, Any]:
     return plain({**known, **named})
 
 
-def check_usable(path: Path) -> None:
-    """Whether results could be written here, asked before a model is loaded.
+def check_writable(path: Path) -> Path:
+    """The nearest folder that exists on the way to a folder of results, which has to be one that can be written.
 
     Raises:
-        RunFolderError: it is a file, cannot be written, or holds something that is no run.
+        RunFolderError: it is a file, or cannot be written.
     """
     nearest = next(parent for parent in [path, *path.absolute().parents] if parent.exists())
     if not nearest.is_dir():
         raise RunFolderError(f"{nearest} is a file; the run folder needs a place of its own (--out)")
     if not os.access(nearest, os.W_OK | os.X_OK):
         raise RunFolderError(f"{nearest} cannot be written; choose another folder with --out")
+    return nearest
+
+
+def check_usable(path: Path) -> None:
+    """Whether results could be written here, asked before a model is loaded.
+
+    Raises:
+        RunFolderError: it is a file, cannot be written, or holds something that is no run.
+    """
+    nearest = check_writable(path)
     if nearest != path or _about(path) is not None:
         return
     entries = [entry for entry in path.iterdir() if not storage.is_half_written(entry)]

@@ -169,6 +169,9 @@ def test_the_command_keeps_each_seed_and_prints_the_table(tmp_path: Any, monkeyp
     assert again.err == ""
     with pytest.raises(UserError, match="--seeds must be at least 2"):
         train_few_heads.main(replace(config, seeds=1))
+    (tmp_path / "taken").touch()
+    with pytest.raises(UserError, match="taken is a file"):
+        train_few_heads.main(replace(config, out=tmp_path / "taken"))
 
 
 def test_the_report_says_that_nothing_was_trained() -> None:
