@@ -96,25 +96,27 @@ class Pass:
             out[:, :, start:stop] = output_of(call, rows, rows.value)
         return readings
 
-    def _parts(self, query: Tensor, key: Tensor) -> Iterator[tuple[Call, slice, slice]]:
+    def _parts(self, query: Tensor, key: Tensor) -> list[tuple[Call, slice, slice]]:
         """The heads and kv heads to compute together: all, or on CPU so many that tall blocks stay in the cache."""
         call, n_kv = self.call, key.shape[1]
         group = query.shape[1] // n_kv
         row = query.shape[0] * group * key.shape[2] * key.element_size()  # bytes of the rows of one group of heads
         at_once = max(1, BLOCK_BYTES["cpu"] // max(1, row * TALL))
-        whole = query.device.type != "cpu" or call.edits or call.block_rows is not None
-        if whole or at_once >= n_kv or not all(p.by_head and "grad_pattern" not in p.needs for p in self.probes):
-            at_once = n_kv
-        else:
-            bind(call.mask, query, key)  # checks the whole mask, which its parts need not show to be wrong
-        for first in range(0, n_kv, at_once):
-            last = min(first + at_once, n_kv)
-            heads = slice(first * group, last * group)
-            mask = call.mask if at_once == n_kv else call.mask.of_heads(heads)
-            if mask is None:
-                yield call, slice(None), slice(None)
-                return
-            yield replace(call, mask=mask), heads, slice(first, last)
+        separable = (
+            query.device.type == "cpu"
+            and not call.edits
+            and call.block_rows is None
+            and all(probe.by_head and "grad_pattern" not in probe.needs for probe in self.probes)
+        )
+        if not separable or at_once >= n_kv:
+            return [(call, slice(None), slice(None))]
+        bind(call.mask, query, key)  # checks the whole mask, which its parts need not show to be wrong
+        kv = [slice(first, min(first + at_once, n_kv)) for first in range(0, n_kv, at_once)]
+        heads = [slice(part.start * group, part.stop * group) for part in kv]
+        masks = [mask for part in heads if (mask := call.mask.of_heads(part)) is not None]
+        if not masks:
+            return [(call, slice(None), slice(None))]
+        return [(replace(call, mask=mask), its, its_kv) for mask, its, its_kv in zip(masks, heads, kv, strict=True)]
 
     def start(self, bound: BoundMask, n_kv_heads: int, value: Tensor) -> list[Reading]:
         """Begin every reading."""

@@ -109,7 +109,7 @@ class Reading:
             self._measured = (
                 _side_by_side([part.measured for part in self._parts])
                 if self._parts
-                else (self.probe.finish(self._state))
+                else self.probe.finish(self._state)
             )
             self._state, self._parts = None, []
         return self._measured
