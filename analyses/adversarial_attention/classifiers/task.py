@@ -99,7 +99,15 @@ def prepare(config: Config, work: Workspace) -> Task:
     Raises:
         UserError: texts or vectors cannot be read.
     """
-    texts = read(config)
+    return task_of(read(config), config, work)
+
+
+def task_of(texts: LabelledTexts, config: Config, work: Workspace) -> Task:
+    """Say what was left out of texts, and set the sizes.
+
+    Raises:
+        UserError: vectors cannot be read.
+    """
     for remark in texts.remarks:
         work.note(remark)
     for part, reason in texts.left_out:

@@ -61,6 +61,16 @@ def test_a_classifier_none_of_whose_seeds_learned_has_no_numbers(tmp_path: Path)
     assert len(orderings(seeds)) == 2  # the head alone
 
 
+def test_without_a_published_accuracy_a_seed_learned_that_beats_the_commonest_answer(tmp_path: Path) -> None:
+    for seed, (accuracy, above) in enumerate(((0.31, True), (0.22, False), (0.27, True))):
+        put(tmp_path, f"babi-2-cnn-dot-{seed}-random.json", accuracy, 0.5)
+        place = tmp_path / f"babi-2-cnn-dot-{seed}-random.json"
+        place.write_text(json.dumps({**json.loads(place.read_text()), "above_chance": above}))
+    lines = table(finished(Config(Path(), out=tmp_path), [("babi-2", "cnn", "dot")]))
+    assert "| **babi-2, cnn, dot**: 2 of 3 seeds learned (accuracy of the others: 0.220) | | | | |" in lines
+    assert "| accuracy | — | 0.290 | 0.270 to 0.310 | — |" in lines
+
+
 def test_orderings_are_of_every_pair_of_seeds_that_learned() -> None:
     def seeds(*values: float, accuracy: float = 0.8) -> list[dict[str, object]]:
         return [
