@@ -1,6 +1,7 @@
 """Stories made up in the manner of bAbI's first task, beside the task's own."""
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -38,7 +39,7 @@ def test_nobody_goes_to_where_they_are() -> None:
     for text in made.of("train"):
         for person in PEOPLE:
             stays = [text.words[end - 2] for first, end in text.facts if text.words[first] == person]
-            assert all(one != other for one, other in zip(stays, stays[1:], strict=False))
+            assert all(one != other for one, other in pairwise(stays))
 
 
 def test_the_same_seed_makes_the_same_stories() -> None:
@@ -68,7 +69,8 @@ def test_stories_are_like_the_tasks_own(shared_data: Path) -> None:
     """Chi-square tests of how far back the answer is, how many people there are and what is answered, on 2,000 texts."""
     own = read_task(Config(shared_data), "babi-1").texts.texts
     made = read_task(Config(shared_data, babi="made"), "babi-1").texts
-    assert {word for text in made.of("train") for word in text.words} == {word for text in own for word in text.words}
+    words = [{word for text in some for word in text.words} for some in (own, made.of("train"))]
+    assert words[0] == words[1]
     for text in own:
         assert answered(text) == (text.label, text.supporting[0])
     for of in (
@@ -80,4 +82,4 @@ def test_stories_are_like_the_tasks_own(shared_data: Path) -> None:
     ):
         counts = [Counter(map(of, some)) for some in (own, made.of("train"))]
         table = np.array([[count[key] for key in sorted(counts[0] | counts[1])] for count in counts])
-        assert stats.chi2_contingency(table).pvalue > 0.01
+        assert stats.chi2_contingency(table)[1] > 0.01  # the p-value
