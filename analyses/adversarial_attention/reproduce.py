@@ -23,7 +23,7 @@ from analyses.adversarial_attention.classifiers.task import Task, prepare, read,
 from analyses.adversarial_attention.classifiers.tested import Tested
 from analyses.adversarial_attention.classifiers.training import train
 from analyses.adversarial_attention.config import Config as Settings
-from analyses.adversarial_attention.reproduce_table import CellName, Seeds, orderings, table
+from analyses.adversarial_attention.reproduce_table import CellName, Seeds, orderings, table, unpublished
 from analyses.adversarial_attention.stories import with_made_stories
 from interp.data import LabelledTexts
 from interp.errors import UserError
@@ -82,7 +82,8 @@ def main(config: Config) -> None:
     seeds = finished(config, wanted)
     if not any(seeds.values()):
         raise UserError(f"nothing is finished in {config.out}; leave out --table-only, or give --out its folder")
-    _say("\n".join(("", *table(seeds), "", *orderings(seeds))))
+    tables = (table(seeds), unpublished(seeds), orderings(seeds))
+    _say("\n\n".join("\n".join(lines) for lines in tables if lines))
 
 
 def read_task(config: Config, data: str) -> Task:
