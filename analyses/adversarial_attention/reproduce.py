@@ -51,7 +51,7 @@ class Config:
     seeds: int = 3
     """Seeds of each."""
     vectors: str = "random"
-    """Word vectors to begin with, for SST: random, text or a file. The paper's are fastText's."""
+    """Word vectors to begin with, for SST: random, text, model:NAME or a file. The paper's are fastText's."""
     babi: str = "en"
     """Folder in babi/: en has 1,000 questions of each task to learn from, en-10k the 10,000 of the published runs. Or
     made: 10,000 made up in the manner of babi-1; the test questions are those of en."""
@@ -178,7 +178,7 @@ def _place(config: Config, of: tuple[str, str, str, int]) -> Path:
 def _begun(config: Config, data: str) -> str:
     """What a classifier of the data set begins with, where settings change it."""
     if data == "sst":
-        return Path(config.vectors).stem
+        return Path(config.vectors).stem.replace(":", "-")
     return "random" if config.babi == "en" else config.babi
 
 
