@@ -38,8 +38,8 @@ class Quality:
         f1: of the second class on them; the mean over classes where there are more than two.
         chance: the share of the commonest class of the test texts.
         dev_accuracy: on the development texts; the best of all epochs, so it flatters.
-        learned: whether it is better on the test texts than always naming their commonest class: one-sided binomial test,
-            p < 0.01.
+        learned: whether it is better on the test texts than always naming their commonest class: one-sided binomial
+            test, p < 0.01.
         note: why it did not; ''.
     """
 

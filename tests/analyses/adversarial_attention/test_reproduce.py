@@ -113,8 +113,9 @@ def test_what_cannot_be_computed_is_said_before_anything_is(tmp_path: Path) -> N
     for cell in ("sst:lstm", "sst:gru:tanh", "sst:lstm:relu", "imdb:lstm:tanh"):
         with pytest.raises(UserError, match=f"sst or babi-1.*lstm or cnn or average, tanh or dot; got '{cell}'"):
             main(Config(tmp_path, cells=("sst:lstm:tanh", cell), out=tmp_path))
-    with pytest.raises(UserError, match="--seeds"):
-        Config(tmp_path, seeds=0)
+    for wrong in ({"seeds": 0}, {"epochs": 0}):
+        with pytest.raises(UserError, match=f"--{next(iter(wrong))} is at least 1; got 0"):
+            Config(tmp_path, **wrong)
     with pytest.raises(UserError, match="nothing is finished"):
         main(Config(tmp_path, out=tmp_path, table_only=True))
     done = python("-m", "analyses.adversarial_attention.reproduce", "--data", str(tmp_path), "--out", str(tmp_path))
@@ -138,6 +139,7 @@ def test_ten_thousand_stories_are_other_classifiers(tmp_path: Path) -> None:
     put(tmp_path, "babi-1-lstm-tanh-0-en-10k.json", 1.0, 0.5)
     assert "| accuracy | 1.000 | 1.000 | — | +0.000 |" in table(finished(large, [CELL]))
     assert "0 of 1 seed learned" in table(finished(Config(tmp_path, out=tmp_path), [CELL]))[2]
+    assert table(finished(Config(tmp_path, babi="en-10k", epochs=2, out=tmp_path), [CELL])) == []
 
 
 def test_the_treebank_has_as_many_test_sentences_as_published(shared_data: Path) -> None:
