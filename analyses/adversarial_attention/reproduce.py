@@ -56,7 +56,7 @@ class Config:
     """Folder in babi/: en has 1,000 questions of each task to learn from, en-10k the 10,000 of the published runs. Or
     made: 10,000 made up in the manner of babi-1; the test questions are those of en."""
     epochs: int | None = None
-    """Train for so many epochs and keep the last. None: as published, the best on development texts of 8, of bAbI 100."""
+    """Train for so many and keep the last. None: as published, the best on development texts of 8, of bAbI 100."""
     out: Path = Path("runs/jain-wallace")
     """Folder of what is finished."""
     table_only: bool = False
