@@ -58,6 +58,20 @@ def test_leaving_a_word_out_is_running_the_text_without_it(encoder: str, asks: b
             assert of.leave_one_out[i][t] == pytest.approx(np.abs(p - of.probabilities[i]).sum() / 2, abs=1e-12)
 
 
+def test_words_that_cannot_differ_are_tied_in_a_classifier_of_float32() -> None:
+    """An encoder that reads each word by itself treats both places of a word alike; only rounding could rank them."""
+    model, texts = random_classifier("average", True, 3).float(), examples([40] * 30, True, 3, seed=2)
+    of = seen_by(model, texts)
+    repeated = 0
+    for text, gradient, left_out in zip(texts.texts, of.gradient, of.leave_one_out, strict=True):
+        words = text[1:-1]
+        for word in np.unique(words):
+            places = words == word
+            repeated += int(places.sum() > 1)
+            assert len(set(gradient[places])) == len(set(left_out[places])) == 1
+    assert repeated > 100
+
+
 def test_answers_and_attention_do_not_depend_on_the_batch() -> None:
     model, texts = random_classifier("lstm", True, 3), examples([6, 2, 9, 1, 4], True, 3)
     together, alone = seen_by(model, texts, 5), seen_by(model, texts, 1)
