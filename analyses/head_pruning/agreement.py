@@ -60,8 +60,13 @@ def correlation(
 ) -> tuple[float, float, float]:
     """Correlation over heads of two means over sequences, with a 95 % interval over the sequences.
 
-    Sequences (units) of both are drawn anew. That adds noise, which pulls every correlation towards zero, so the ends
-    are those of the basic bootstrap on Fisher's scale: tanh(2z − z*), z = artanh ρ, which turns that pull round.
+    The interval is for the correlation that other sequences, as many, would give on average. Noise of the means pulls
+    that towards zero, the more the fewer they are, and the interval does not undo it: two scores that would agree fully
+    on endless text agree less here.
+
+    Sequences (units) of both are drawn anew, which adds as much noise again and pulls once more. So what is taken from
+    the resamples is their spread alone, on Fisher's scale, z = artanh ρ: z − w · (z* − mean z*). w = √(n/(n − 1)) ·
+    t₀.₉₇₅(n − 1) / 1.96, n the smaller number of units, makes up for how few are drawn from.
 
     Args:
         x, y: samples [sequence, head], units, and what is correlated: a function of the mean over units.
@@ -81,10 +86,11 @@ def correlation(
     drawn = drawn[~np.isnan(drawn)]
     if len(drawn) < _RESAMPLES / 2 or min(len(v) for v, _ in means) < 2:
         return value, np.nan, np.nan
-    z, lowest, highest = (
-        np.arctanh(np.clip(v, -1 + 1e-9, 1 - 1e-9)) for v in (value, *np.quantile(drawn, [0.025, 0.975]))
-    )
-    return value, float(min(np.tanh(2 * z - highest), value)), float(max(np.tanh(2 * z - lowest), value))
+    z, drawn = (np.arctanh(np.clip(v, -1 + 1e-9, 1 - 1e-9)) for v in (value, drawn))
+    n = min(len(v) for v, _ in means)
+    wider = np.sqrt(n / (n - 1)) * stats.t.ppf(0.975, n - 1) / stats.norm.ppf(0.975)
+    below, above = wider * (np.quantile(drawn, [0.025, 0.975]) - drawn.mean())
+    return value, float(min(np.tanh(z - above), value)), float(max(np.tanh(z - below), value))
 
 
 def _scores(scores: Scores, data: str) -> list[tuple[str, Samples, _Mean]]:
