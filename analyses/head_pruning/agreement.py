@@ -9,7 +9,7 @@ from scipy import stats
 
 from analyses.head_pruning.config import Config
 from analyses.head_pruning.scores import Samples, Scores
-from interp.statistics import unit_means
+from interp.statistics import ends_over_sequences, unit_means
 
 _RESAMPLES = 1000
 _Mean = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -60,13 +60,7 @@ def correlation(
 ) -> tuple[float, float, float]:
     """Correlation over heads of two means over sequences, with a 95 % interval over the sequences.
 
-    The interval is for the correlation that other sequences, as many, would give on average. Noise of the means pulls
-    that towards zero, the more the fewer they are, and the interval does not undo it: two scores that would agree fully
-    on endless text agree less here.
-
-    Sequences (units) of both are drawn anew, which adds as much noise again and pulls once more. So what is taken from
-    the resamples is their spread alone, on Fisher's scale, z = artanh ρ: z − w · (z* − mean z*). w = √(n/(n − 1)) ·
-    t₀.₉₇₅(n − 1) / 1.96, n the smaller number of units, makes up for how few are drawn from.
+    Sequences (units) of both are drawn anew; `interp.statistics.ends_over_sequences` says what the interval is for.
 
     Args:
         x, y: samples [sequence, head], units, and what is correlated: a function of the mean over units.
@@ -83,14 +77,7 @@ def correlation(
         _correlation([of(v[rng.integers(len(v), size=len(v))].mean(0)) for v, of in means], how)
         for _ in range(_RESAMPLES)
     ])  # fmt: skip
-    drawn = drawn[~np.isnan(drawn)]
-    if len(drawn) < _RESAMPLES / 2 or min(len(v) for v, _ in means) < 2:
-        return value, np.nan, np.nan
-    z, drawn = (np.arctanh(np.clip(v, -1 + 1e-9, 1 - 1e-9)) for v in (value, drawn))
-    n = min(len(v) for v, _ in means)
-    wider = np.sqrt(n / (n - 1)) * stats.t.ppf(0.975, n - 1) / stats.norm.ppf(0.975)
-    below, above = wider * (np.quantile(drawn, [0.025, 0.975]) - drawn.mean())
-    return value, float(min(np.tanh(z - above), value)), float(max(np.tanh(z - below), value))
+    return value, *ends_over_sequences(value, drawn, min(len(v) for v, _ in means))
 
 
 def _scores(scores: Scores, data: str) -> list[tuple[str, Samples, _Mean]]:
