@@ -41,6 +41,7 @@ from analyses.head_specialization import (
 from analyses.head_specialization.config import Config
 from analyses.head_specialization.schemas import SCHEMAS
 from interp import HookedModel
+from interp.model_data import pass_arguments
 from interp.results import Result, Workspace
 
 __all__ = ["MEMORY_SETTINGS", "SCHEMAS", "Config", "run"]
@@ -62,7 +63,7 @@ def run(model: HookedModel, config: Config, work: Workspace) -> Result:
     relations = work.step("syntax", lambda: syntax.tables(model, parsed, config, work))["relations"]
     same = work.step("coreference", lambda: mentions.tables(model, parsed, given, config, work))["coreference"]
     of_weights = work.step("weights", lambda: weights.tables(model, config, work))
-    passes = [inputs.arguments(model, given.main.select(rows)[0]) for rows in inputs.batches(given.main, config)]
+    passes = [pass_arguments(model, given.main.select(rows)[0]) for rows in inputs.batches(given.main, config)]
     alike = work.step("groups", lambda: groups.tables(model, passes, given.main.units, config, work))
     of_text = [scores.heads_table(each, names, config, work) for each in found.values()]
     called = [

@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analyses.head_specialization.config import Config
-from analyses.head_specialization.inputs import Inputs, arguments
+from analyses.head_specialization.inputs import Inputs
 from analyses.head_specialization.pooled import Pooled, corrected, pooled
 from analyses.head_specialization.sentences import Parsed, batch
 from interp import HookedModel
@@ -17,6 +17,7 @@ from interp.ablation import without_logits
 from interp.attention.probes import StrongestGroup
 from interp.data import Sentence, align
 from interp.data.treebank import Span
+from interp.model_data import pass_arguments
 from interp.results import Workspace
 from interp.statistics import halves
 
@@ -142,7 +143,7 @@ def _hits(
     for stretch in work.progress(found, "stretches with mentions"):
         sequences, groups = batch("a treebank", [stretch.tokens], [stretch.words])
         probe = StrongestGroup(groups, len(stretch.entities), earlier=True)
-        run = model.run(**arguments(model, sequences), probes=[probe], sites=sites, **without_logits(model))
+        run = model.run(**pass_arguments(model, sequences), probes=[probe], sites=sites, **without_logits(model))
         readings = run.readings(probe)
         choice = np.concatenate([readings[name].values[0, :, :, 0].long().cpu().numpy() for name in sites])
         yield np.array([

@@ -8,13 +8,14 @@ import torch
 from numpy.typing import NDArray
 
 from analyses.head_specialization.config import Config
-from analyses.head_specialization.inputs import Inputs, arguments
+from analyses.head_specialization.inputs import Inputs
 from interp import HookedModel
 from interp.ablation import without_logits
 from interp.attention.probes import SelectedRows
 from interp.data import Sequences, token_texts
 from interp.data.alignment import token_offsets
 from interp.data.labels import sentence_spans
+from interp.model_data import pass_arguments, within_context
 
 _LEAST = 0.05  # smaller weights are no strong edges
 _SHORTEST = 8  # tokens: a shorter sentence shows little
@@ -55,7 +56,7 @@ def notable(kinds: pd.DataFrame, most: int) -> list[tuple[str, int]]:
 
 def sentences(model: HookedModel, given: Inputs, config: Config) -> list[list[int]]:
     """Token ids of a few sentences, with the tokens around a text: from documents far apart, of telling lengths."""
-    main, room = given.main, config.shown_tokens if model.n_ctx is None else min(config.shown_tokens, model.n_ctx)
+    main, room = given.main, within_context(model, config.shown_tokens)
     body = room - len(given.prefix) - len(given.suffix)
     found = _spelled(model, main.sequences, body) if main.sequences.text is not None else []
     if not found:
@@ -83,7 +84,7 @@ def _patterns(model: HookedModel, rows: list[list[int]], heads: list[tuple[str, 
     for number, ids in enumerate(rows):
         probe = SelectedRows(queries=range(len(ids)))
         sequence = Sequences.padded([ids], source=data)
-        run = model.run(**arguments(model, sequence), probes=[probe], sites=sites, **without_logits(model))
+        run = model.run(**pass_arguments(model, sequence), probes=[probe], sites=sites, **without_logits(model))
         for site, head in heads:
             pattern = run.readings(probe)[site].values[0, head]
             query, key = (pattern >= _LEAST).nonzero(as_tuple=True)

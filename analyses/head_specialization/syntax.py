@@ -13,13 +13,13 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analyses.head_specialization.config import Config
-from analyses.head_specialization.inputs import arguments
 from analyses.head_specialization.pooled import Pooled, corrected, pooled
 from analyses.head_specialization.schemas import DIRECTIONS
 from analyses.head_specialization.sentences import Parsed
 from interp import HookedModel
 from interp.ablation import without_logits
 from interp.attention.probes import StrongestGroup
+from interp.model_data import pass_arguments
 from interp.models.recording import Run
 from interp.results import Workspace
 from interp.statistics import halves
@@ -89,7 +89,7 @@ def measure(model: HookedModel, parsed: Parsed, config: Config, work: Workspace)
     spare, batches = without_logits(model), list(parsed.batches(config))
     for numbers, sequences, groups in work.progress(batches, "batches of sentences"):
         probe = StrongestGroup(groups, int(groups.max()) + 1, both_ways=True)
-        run = model.run(**arguments(model, sequences), probes=[probe], sites=[name for name, *_ in sites], **spare)
+        run = model.run(**pass_arguments(model, sequences), probes=[probe], sites=[name for name, *_ in sites], **spare)
         found = {name: reading.values.long().cpu().numpy() for name, reading in run.readings(probe).items()}
         may = _may_read(run, groups.numpy())
         for row, number in enumerate(numbers):

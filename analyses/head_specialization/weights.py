@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 
 from analyses.head_specialization.config import Config
-from analyses.head_specialization.inputs import special_ids
 from interp import HookedModel
 from interp.circuits import (
     Composition,
@@ -21,8 +20,9 @@ from interp.circuits import (
     ov_norms,
     rotations,
 )
-from interp.data import Vocabulary, repeated_tokens
+from interp.data import repeated_tokens
 from interp.errors import UserError
+from interp.model_data import vocabulary_of
 from interp.results import Workspace
 from interp.statistics import mean_interval
 
@@ -109,7 +109,7 @@ def _no_composition() -> pd.DataFrame:
 
 
 def _heads(model: HookedModel, weights: Weights, config: Config, work: Workspace) -> pd.DataFrame:
-    vocabulary = _vocabulary(model)
+    vocabulary = vocabulary_of(model)
     n_tokens = min(_TOKENS, len(vocabulary.usable))
     drawn = repeated_tokens(vocabulary, n_tokens, n=_SEQUENCES, seed=config.seed).tokens[:, :n_tokens]
     metrics: dict[str, Callable[[], list[tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor, str]]]] = {
@@ -155,10 +155,3 @@ def _rows(
             )
         )  # fmt: skip
     return pd.concat(parts, ignore_index=True)
-
-
-def _vocabulary(model: HookedModel) -> Vocabulary:
-    if model.tokenizer is not None:
-        return Vocabulary.from_tokenizer(model.tokenizer, model.d_vocab)
-    assert model.d_vocab is not None
-    return Vocabulary.of_size(model.d_vocab, special_ids(model))

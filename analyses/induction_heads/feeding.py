@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from analyses.induction_heads.config import Config
-from analyses.induction_heads.inputs import Inputs, arguments, even_batches
+from analyses.induction_heads.inputs import Inputs, even_batches
 from analyses.induction_heads.kinds import Head, Selection
 from analyses.induction_heads.losses import empty
 from interp import HookedModel
@@ -27,6 +27,7 @@ from interp.attention.edits import Edit, GateHeads, ReplaceZ
 from interp.attention.probes import TargetMass
 from interp.data import RepeatedTokens
 from interp.errors import UserError
+from interp.model_data import pass_arguments
 from interp.models.projections import AttentionModule, attention_modules, head_weights, split_fused
 from interp.models.recording import Run
 from interp.models.residual import AttentionNorms, residual_stream
@@ -202,7 +203,7 @@ def _of_batch(
 ) -> Iterator[tuple[tuple[Head | None, Head, str], NDArray[np.float64]]]:  # fmt: skip
     """Prefix matching of every target by sequence: untouched, and without each source in both ways."""
     probe = TargetMass(targets=batch.induction_targets)
-    common = {**arguments(model, batch), **without_logits(model), "probes": [probe]}
+    common = {**pass_arguments(model, batch), **without_logits(model), "probes": [probe]}
     targets = list(dict.fromkeys(target for _, target in pairs))
     with _outputs({places[site] for site, _ in sources}) as whole:
         clean = model.run(**common, keep="z", sites=places)

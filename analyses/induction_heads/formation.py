@@ -18,6 +18,7 @@ from analyses.induction_heads.measures import measure, why_no_loss
 from analyses.induction_heads.scores import NO_ROW, SHARE, Scores, control_of
 from interp import HookedModel, UserError
 from interp.data import Sequences, copied_segments, repeated_tokens, unrepeated_tokens
+from interp.model_data import within_context
 from interp.models.bundled import BUNDLED, Toy
 from interp.models.training import checkpoint_folders
 from interp.results import Workspace
@@ -172,7 +173,7 @@ def _inputs(model: HookedModel, given: Inputs, config: Config) -> Inputs:
     text = given.text
     if text is None:
         prefix = around["prefix"]
-        length = config.window if model.n_ctx is None else min(config.window, model.n_ctx)
+        length = within_context(model, config.window)
         longest = min(_SEGMENT[1], (length - len(prefix)) // 2)
         text = copied_segments(
             given.vocabulary, length, n, shortest=min(_SEGMENT[0], longest), longest=longest, seed=seed, prefix=prefix

@@ -10,14 +10,15 @@ from jaxtyping import Int
 from torch import Tensor
 
 from analyses.induction_heads.config import Config
-from analyses.induction_heads.inputs import Inputs, arguments, around_sequences, token_texts
+from analyses.induction_heads.inputs import Inputs, around_sequences
 from analyses.induction_heads.kinds import KINDS, Head, ranked, threshold
 from analyses.induction_heads.losses import empty
 from analyses.induction_heads.scores import Scores
 from interp import HookedModel
 from interp.ablation import without_logits
 from interp.attention.probes import SelectedRows
-from interp.data import Sequences, repeated_tokens
+from interp.data import Sequences, repeated_tokens, token_texts
+from interp.model_data import pass_arguments, within_context
 
 _LEAST = 0.005  # smaller weights are not kept
 _COLUMNS = {
@@ -40,7 +41,7 @@ def tables(model: HookedModel, given: Inputs, found: Scores, config: Config) -> 
             "sequence": 0,
             "position": range(len(ids)),
             "token": ids,
-            "text": token_texts(model, ids),
+            "text": token_texts(model.tokenizer, ids),
         }
         tokens.append(pd.DataFrame(named))
         if heads:
@@ -73,7 +74,7 @@ def _heads(found: Scores, config: Config) -> list[Head]:
 def _sequences(model: HookedModel, given: Inputs, config: Config) -> dict[str, Sequences]:
     around = around_sequences(model)
     special = len(around["prefix"]) + len(around["suffix"])
-    room = config.shown_tokens if model.n_ctx is None else min(config.shown_tokens, model.n_ctx)
+    room = within_context(model, config.shown_tokens)
     period = min(given.repeated.period, (room - special) // 2)
     shown: dict[str, Sequences] = {
         "repeated": repeated_tokens(given.vocabulary, period, 2, 1, seed=config.seed, **around)
@@ -88,7 +89,7 @@ def _sequences(model: HookedModel, given: Inputs, config: Config) -> dict[str, S
 def _patterns(model: HookedModel, sequence: Sequences, heads: list[Head]) -> pd.DataFrame:
     probe = SelectedRows(queries=range(sequence.n_positions))
     sites = {site for site, _ in heads}
-    run = model.run(**arguments(model, sequence), probes=[probe], sites=sites, **without_logits(model))
+    run = model.run(**pass_arguments(model, sequence), probes=[probe], sites=sites, **without_logits(model))
     parts = []
     for site, head in heads:
         pattern = run.readings(probe)[site].values[0, head]

@@ -4,7 +4,7 @@ import numpy as np
 import pandas as pd
 
 from analyses.induction_heads.config import Config
-from analyses.induction_heads.inputs import Inputs, arguments, around_sequences, even_batches, room
+from analyses.induction_heads.inputs import Inputs, around_sequences, even_batches, room
 from analyses.induction_heads.kinds import KINDS, Head, ranked
 from analyses.induction_heads.losses import empty
 from analyses.induction_heads.measures import Measure, scores_of
@@ -13,6 +13,7 @@ from interp import HookedModel
 from interp.ablation import without_logits
 from interp.attention.probes import TargetMass
 from interp.data import repeated_tokens
+from interp.model_data import pass_arguments
 from interp.results import Workspace
 from interp.statistics import mean_interval
 
@@ -60,7 +61,7 @@ def _at(model: HookedModel, given: Inputs, period: int, heads: list[Head], confi
     for batch in even_batches(sequences, config):
         wanted = Measure("prefix_matching", TargetMass(targets=batch.induction_targets))
         sites = {site for site, _ in heads}
-        run = model.run(**arguments(model, batch), probes=[wanted.probe], sites=sites, **without_logits(model))
+        run = model.run(**pass_arguments(model, batch), probes=[wanted.probe], sites=sites, **without_logits(model))
         parts += scores_of(run, [wanted], first)
         first += len(batch)
     table = pd.concat(parts, ignore_index=True)
