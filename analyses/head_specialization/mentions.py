@@ -19,6 +19,7 @@ from interp.data import Sentence, align
 from interp.data.treebank import Span
 from interp.model_data import pass_arguments
 from interp.results import Workspace
+from interp.results.columns import empty_table
 from interp.statistics import halves
 
 _LONGEST = 512  # tokens of a stretch of a document
@@ -115,12 +116,12 @@ def tables(
     model: HookedModel, parsed: Parsed | None, given: Inputs, config: Config, work: Workspace
 ) -> dict[str, pd.DataFrame]:
     """The table ``coreference``; empty where no treebank marks mentions."""
-    empty = pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in COREFERENCE.items()})
+    nothing = {"coreference": empty_table(COREFERENCE)}
     if parsed is None:
-        return {"coreference": empty}
+        return nothing
     if not any(sentence.mentions for sentence in parsed.sentences):
         work.skip("coreference", f"{parsed.source} marks no mentions (Entity=)")
-        return {"coreference": empty}
+        return nothing
     found = [each for each in stretches(model, given, parsed.sentences) if each.anaphors]
     labels = [s.document for s in found for _ in s.anaphors]
     if len(set(labels)) < 2:
@@ -128,7 +129,7 @@ def tables(
     units = np.unique(labels, return_inverse=True)[1]
     if len(np.unique(units)) < 2:
         work.skip("coreference", "one stretch of text alone has mentions of one entity: two or more are needed")
-        return {"coreference": empty}
+        return nothing
     sites = [(site.name, site.layer, site.n_heads) for site in model.sites if site.kind == "self"]
     hits = np.concatenate(list(_hits(model, found, [name for name, *_ in sites], config, work)))
     nearest = np.array([s.same(m, m - 1) for s in found for m in s.anaphors])

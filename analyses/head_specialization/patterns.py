@@ -16,6 +16,7 @@ from interp.data import Sequences, token_texts
 from interp.data.alignment import token_offsets
 from interp.data.labels import sentence_spans
 from interp.model_data import pass_arguments, within_context
+from interp.results.columns import empty_table
 
 _LEAST = 0.05  # smaller weights are no strong edges
 _SHORTEST = 8  # tokens: a shorter sentence shows little
@@ -30,7 +31,7 @@ def tables(model: HookedModel, given: Inputs, kinds: pd.DataFrame, config: Confi
     Heads that are called something come first, then those that are nearest to being called.
     """
     rows = sentences(model, given, config)
-    data, parts, tokens = given.main.data, [_empty()], []
+    data, parts, tokens = given.main.data, [empty_table(_COLUMNS)], []
     for number, ids in enumerate(rows):
         named = {"data": data, "sequence": number, "position": range(len(ids)), "token": ids}
         tokens.append(pd.DataFrame({**named, "text": token_texts(model.tokenizer, ids)}))
@@ -93,7 +94,3 @@ def _patterns(model: HookedModel, rows: list[list[int]], heads: list[tuple[str, 
             named = {"site": site, "layer": model.site(site).layer, "head": head, "data": data, "sequence": number}
             parts.append(pd.DataFrame({**named, **numbers}))
     return parts
-
-
-def _empty() -> pd.DataFrame:
-    return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in _COLUMNS.items()})

@@ -22,6 +22,7 @@ from interp.attention.probes import StrongestGroup
 from interp.model_data import pass_arguments
 from interp.models.recording import Run
 from interp.results import Workspace
+from interp.results.columns import empty_table
 from interp.statistics import halves
 
 #: All relations together; punctuation and roots are in none.
@@ -147,12 +148,12 @@ def tables(model: HookedModel, parsed: Parsed | None, config: Config, work: Work
     that the other half chooses. The baseline's offset is the best one on the very pairs that it is reported on, which
     favours it.
     """
-    empty = pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in RELATIONS.items()})
+    nothing = {"relations": empty_table(RELATIONS)}
     if parsed is None:
-        return {"relations": empty}
+        return nothing
     if len(np.unique(parsed.units)) < 2:
         work.skip("syntax", f"{parsed.source} holds {len(parsed.sentences)} usable sentences: two or more are needed")
-        return {"relations": empty}
+        return nothing
     pairs = measure(model, parsed, config, work)
     return {"relations": relations(pairs, config, work)}
 
@@ -174,8 +175,9 @@ def relations(pairs: Pairs, config: Config, work: Workspace) -> pd.DataFrame:
                 few.append(f"{relation} {direction} ({share:.0%} of {inside.sum()} can be seen)")
     if few:
         work.note(f"Syntax: fewer than {config.least_pairs} pairs in a half: {', '.join(few)}.")
-    empty = pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in RELATIONS.items()})
-    return pd.concat(parts, ignore_index=True).reindex(columns=list(RELATIONS)) if parts else empty
+    if not parts:
+        return empty_table(RELATIONS)
+    return pd.concat(parts, ignore_index=True).reindex(columns=list(RELATIONS))
 
 
 def _judged(pairs: Pairs, relation: str, direction: str, inside: NDArray[np.bool_], config: Config) -> pd.DataFrame:

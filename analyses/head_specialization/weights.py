@@ -24,6 +24,7 @@ from interp.data import repeated_tokens
 from interp.errors import UserError
 from interp.model_data import vocabulary_of
 from interp.results import Workspace
+from interp.results.columns import empty_table
 from interp.statistics import mean_interval
 
 Path = Literal["query", "key", "value"]
@@ -47,7 +48,7 @@ def tables(model: HookedModel, config: Config, work: Workspace) -> dict[str, pd.
     except UserError as reason:
         work.skip("copying and composition", str(reason))
         rows = [_rows(model, metric, {}, str(reason)) for metric in ("copying", "copying_eigenvalues", "ov_norm")]
-        return {"weights": pd.concat(rows, ignore_index=True), "composition": _no_composition()}
+        return {"weights": pd.concat(rows, ignore_index=True), "composition": empty_table(COMPOSITION)}
     return {"weights": _heads(model, weights, config, work), "composition": compositions(model, weights, config, work)}
 
 
@@ -57,7 +58,7 @@ def compositions(model: HookedModel, weights: Weights, config: Config, work: Wor
     Where positions are rotary, the product of queries and keys depends on their distance, and so does composition into
     them. Where queries and keys are normed, no weights say what it is: left out.
     """
-    parts = [_no_composition()]
+    parts = [empty_table(COMPOSITION)]
     normed = next((site.scores_caveat for site in weights.sites if "pass through" in site.scores_caveat), "")
     if normed:
         work.skip("composition into queries and keys from the weights", normed)
@@ -102,10 +103,6 @@ def _composed(model: HookedModel, found: Composition, path: str, distance: float
         "note": note,
     }  # fmt: skip
     return pd.DataFrame(made)
-
-
-def _no_composition() -> pd.DataFrame:
-    return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in COMPOSITION.items()})
 
 
 def _heads(model: HookedModel, weights: Weights, config: Config, work: Workspace) -> pd.DataFrame:

@@ -13,7 +13,7 @@ import pandas as pd
 import interp
 from analyses.induction_heads.config import Config
 from analyses.induction_heads.inputs import Inputs, around_sequences
-from analyses.induction_heads.losses import empty, in_context_learning, on_repeats, on_text
+from analyses.induction_heads.losses import in_context_learning, on_repeats, on_text
 from analyses.induction_heads.measures import measure, why_no_loss
 from analyses.induction_heads.scores import NO_ROW, SHARE, Scores, control_of
 from interp import HookedModel, UserError
@@ -22,6 +22,7 @@ from interp.model_data import within_context
 from interp.models.bundled import BUNDLED, Toy
 from interp.models.training import checkpoint_folders
 from interp.results import Workspace
+from interp.results.columns import empty_table
 from interp.statistics import mean_interval
 
 METRICS = ("prefix_matching", "previous_token")
@@ -134,7 +135,10 @@ def _at(training: Training, moment: Moment, given: Inputs, config: Config, work:
         why = " ".join(str(reason).split())
         work.skip(f"checkpoint {moment.name} of {training.name}", why)
         missing = {"metric": "loss", "data": _data(given), **dict.fromkeys(_ENDS, np.nan), "n": 0}
-        made = {"formation": pd.DataFrame([{**missing, "note": f"{_NOT_READ}{why}"}]), "formation_heads": empty({})}
+        made = {
+            "formation": pd.DataFrame([{**missing, "note": f"{_NOT_READ}{why}"}]),
+            "formation_heads": empty_table({}),
+        }
     columns = {"formation": MODEL_COLUMNS, "formation_heads": HEAD_COLUMNS}
     return {name: table.assign(**known).reindex(columns=list(columns[name])) for name, table in made.items()}
 
@@ -228,4 +232,4 @@ def _mean(values: Any) -> Any:
 def _joined(parts: list[pd.DataFrame], columns: dict[str, type]) -> pd.DataFrame:
     """Rows of all checkpoints."""
     full = [part for part in parts if len(part)]
-    return pd.concat(full, ignore_index=True) if full else empty(columns)
+    return pd.concat(full, ignore_index=True) if full else empty_table(columns)

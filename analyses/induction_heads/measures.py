@@ -22,6 +22,7 @@ from interp.models.loss import next_token_loss
 from interp.models.recording import Run
 from interp.models.sites import AttentionSite
 from interp.results import Workspace
+from interp.results.columns import empty_table
 
 #: Scores of the table ``heads``, in its order.
 METRICS = ("prefix_matching", "duplicate_token", "previous_token", "current_token", "first_position")
@@ -101,7 +102,7 @@ def measure(model: HookedModel, given: Inputs, config: Config, work: Workspace) 
         scores += [table.assign(data=data) for table in scores_of(run, wanted, first)]
         if with_loss:
             losses.append(_losses(run, batch, first).assign(data=data))
-    nothing = pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in _LOSSES.items()})
+    nothing = empty_table(_LOSSES)
     return {
         "scores": pd.concat(scores, ignore_index=True),
         "losses": pd.concat(losses, ignore_index=True) if losses else nothing,

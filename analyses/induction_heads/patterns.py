@@ -12,13 +12,13 @@ from torch import Tensor
 from analyses.induction_heads.config import Config
 from analyses.induction_heads.inputs import Inputs, around_sequences
 from analyses.induction_heads.kinds import KINDS, Head, ranked, threshold
-from analyses.induction_heads.losses import empty
 from analyses.induction_heads.scores import Scores
 from interp import HookedModel
 from interp.ablation import without_logits
 from interp.attention.probes import SelectedRows
 from interp.data import Sequences, repeated_tokens, token_texts
 from interp.model_data import pass_arguments, within_context
+from interp.results.columns import empty_table
 
 _LEAST = 0.005  # smaller weights are not kept
 _COLUMNS = {
@@ -33,7 +33,7 @@ def tables(model: HookedModel, given: Inputs, found: Scores, config: Config) -> 
     something to say.
     """
     heads = _heads(found, config)
-    parts, tokens = [empty(_COLUMNS)], []
+    parts, tokens = [empty_table(_COLUMNS)], []
     for data, sequence in _sequences(model, given, config).items():
         ids = sequence.tokens[0].tolist()
         named = {
