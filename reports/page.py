@@ -188,22 +188,15 @@ def _known_heads(parts: list[Part]) -> set[tuple[int, int]]:
     return known
 
 
+def _values_of(column: str, parts: list[Part]) -> set[str]:
+    """What a column holds, in all tables that have it."""
+    tables = [table for part in parts for table in part.result.tables.values() if column in table]
+    return {str(value) for table in tables for value in table[column].unique()}
+
+
 def _about(parts: list[Part], known: set[tuple[int, int]]) -> Mapping[str, Any]:
     """What the script has to know, as JSON."""
-    sites = {
-        str(site)
-        for part in parts
-        for table in part.result.tables.values()
-        if "site" in table
-        for site in table["site"].unique()
-    }
-    metrics = {
-        str(metric)
-        for part in parts
-        for table in part.result.tables.values()
-        if "metric" in table
-        for metric in table["metric"].unique()
-    }
+    sites, metrics = (_values_of(column, parts) for column in ("site", "metric"))
     return {
         "layers": max((layer for layer, _ in known), default=-1) + 1,
         "heads": max((head for _, head in known), default=-1) + 1,
