@@ -5,7 +5,8 @@ from collections.abc import Mapping
 import pandas as pd
 import pandera.pandas as pa
 
-from interp.results.columns import EDGE, ENDS, HEAD, INDEX, INTERVAL, TOKENS, empty_table, number, word, yes_or_no
+from interp.results.columns import EDGE, ENDS, HEAD, INDEX, INTERVAL, TOKENS, number, word, yes_or_no
+from interp.results.tables import empty_table
 
 LN2 = 0.6931472
 

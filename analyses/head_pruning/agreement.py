@@ -9,7 +9,7 @@ from scipy import stats
 
 from analyses.head_pruning.config import Config
 from analyses.head_pruning.scores import Samples, Scores
-from interp.results.columns import empty_table
+from interp.results.tables import empty_table
 from interp.statistics import unit_means
 
 _RESAMPLES = 1000

@@ -11,7 +11,7 @@ from interp.errors import UserError
 from interp.models.pruning import Head, kept_after, prune
 from interp.models.pruning.cost import Clock, measure_times, ratios, sizes
 from interp.results import Workspace
-from interp.results.columns import empty_table
+from interp.results.tables import empty_table
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9)
 """Of the heads that are cut out, the first in the order of importance."""

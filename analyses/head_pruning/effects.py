@@ -15,7 +15,7 @@ from interp import HookedModel
 from interp.ablation import Kind, ablation_effects, all_but_one
 from interp.direct import direct_effects, known_weights, why_no_direct_effect
 from interp.results import Workspace
-from interp.results.columns import empty_table
+from interp.results.tables import empty_table
 from interp.statistics import benjamini_hochberg, mean_interval, paired_p, too_few
 
 KINDS: tuple[Kind, ...] = ("resample", "mean", "zero", "mean_pattern")

@@ -26,7 +26,7 @@ from interp.models.pruning import keep_in_each_layer, prune, scores_of
 from interp.models.training import TrainingConfig, train
 from interp.models.transformer import Transformer, TransformerConfig, hook_transformer
 from interp.results import Workspace
-from interp.results.columns import empty_table
+from interp.results.tables import empty_table
 from interp.statistics import mean_interval
 
 N_HEADS, FEWER, DROPOUTS = 8, (1, 2), (0.0, 0.2)

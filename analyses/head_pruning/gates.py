@@ -25,7 +25,7 @@ from interp import HookedModel
 from interp.ablation import Batch, Metric
 from interp.attention.edits import GateHeads
 from interp.results import Workspace
-from interp.results.columns import empty_table
+from interp.results.tables import empty_table
 from interp.statistics import mean_interval
 
 BETA, LOW, HIGH = 0.33, -0.1, 1.1  # Voita's temperature and stretch

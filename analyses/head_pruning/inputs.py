@@ -66,12 +66,10 @@ class Inputs:
     def described(self) -> dict[str, dict[str, str]]:
         """What they are and the hash of their tokens, for the provenance."""
         return {
-            each.name: {
-                "what": each.sequences.describe(), "sha256": each.sequences.hash(), "metric": each.measure.name,
-                "unit": each.measure.unit,
-            }
-            for each in (self.first, self.second) if each is not None
-        }  # fmt: skip
+            each.name: {**each.sequences.provenance(), "metric": each.measure.name, "unit": each.measure.unit}
+            for each in (self.first, self.second)
+            if each is not None
+        }
 
 
 def is_cheap(model: HookedModel) -> bool:

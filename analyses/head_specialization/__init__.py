@@ -23,8 +23,6 @@ about.
 # schemas.py      what the tables look like
 # reproduce_clark.py  BERT-base beside Clark et al.'s numbers
 
-import pandas as pd
-
 from analyses.head_specialization import (
     groups,
     inputs,
@@ -43,6 +41,7 @@ from analyses.head_specialization.schemas import SCHEMAS
 from interp import HookedModel
 from interp.model_data import pass_arguments
 from interp.results import Result, Workspace
+from interp.results.tables import joined
 
 __all__ = ["MEMORY_SETTINGS", "SCHEMAS", "Config", "run"]
 
@@ -72,9 +71,9 @@ def run(model: HookedModel, config: Config, work: Workspace) -> Result:
         kinds.coreference(same, config),
         alike.pop("redundant"),
     ]
-    all_kinds = _joined(called)
+    all_kinds = joined(called)
     tables = {
-        "heads": _joined([*of_text, *syntax.head_rows(relations), *mentions.head_rows(same), of_weights["weights"]]),
+        "heads": joined([*of_text, *syntax.head_rows(relations), *mentions.head_rows(same), of_weights["weights"]]),
         "kinds": all_kinds,
         "distances": scores.distances_table(main, given.main.sequences.n_positions),
         "offsets": scores.offsets_table(main),
@@ -88,10 +87,6 @@ def run(model: HookedModel, config: Config, work: Workspace) -> Result:
     if not config.is_full:
         _say_what_full_adds(config, work)
     return Result("head-specialization", tables, {"inputs": given.described | sentences.described(parsed)})
-
-
-def _joined(parts: list[pd.DataFrame]) -> pd.DataFrame:
-    return pd.concat([part for part in parts if len(part)], ignore_index=True)
 
 
 def _say_what_full_adds(config: Config, work: Workspace) -> None:

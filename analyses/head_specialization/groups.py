@@ -24,7 +24,7 @@ from analyses.head_specialization.comparing import Compared, compare
 from analyses.head_specialization.config import Config
 from interp import HookedModel
 from interp.results import Workspace
-from interp.results.columns import empty_table
+from interp.results.tables import empty_table
 from interp.statistics import MeanInterval, halves, mean_interval, simultaneous_lower, unit_means
 from interp.statistics.units import Units
 

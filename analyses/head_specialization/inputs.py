@@ -95,8 +95,7 @@ class Inputs:
     @property
     def described(self) -> dict[str, dict[str, str]]:
         """What they are and the hash of their tokens, for the provenance."""
-        found = {name: text.sequences for name, text in self.texts.items()}
-        return {name: {"what": each.describe(), "sha256": each.hash()} for name, each in found.items()}
+        return {name: text.sequences.provenance() for name, text in self.texts.items()}
 
 
 def make(model: HookedModel, config: Config, work: Workspace) -> Inputs:

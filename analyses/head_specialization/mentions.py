@@ -19,7 +19,7 @@ from interp.data import Sentence, align
 from interp.data.treebank import Span
 from interp.model_data import pass_arguments
 from interp.results import Workspace
-from interp.results.columns import empty_table
+from interp.results.tables import empty_table
 from interp.statistics import halves
 
 _LONGEST = 512  # tokens of a stretch of a document

@@ -16,7 +16,7 @@ from interp.data import Sequences, token_texts
 from interp.data.alignment import token_offsets
 from interp.data.labels import sentence_spans
 from interp.model_data import pass_arguments, within_context
-from interp.results.columns import empty_table
+from interp.results.tables import empty_table, joined
 
 _LEAST = 0.05  # smaller weights are no strong edges
 _SHORTEST = 8  # tokens: a shorter sentence shows little
@@ -38,7 +38,7 @@ def tables(model: HookedModel, given: Inputs, kinds: pd.DataFrame, config: Confi
     heads = notable(kinds, config.shown)
     if heads:
         parts += _patterns(model, rows, heads, data)
-    patterns = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+    patterns = joined(parts)
     return {"patterns": patterns.reindex(columns=list(_COLUMNS)), "tokens": pd.concat(tokens, ignore_index=True)}
 
 

@@ -22,7 +22,7 @@ from interp.attention.probes import StrongestGroup
 from interp.model_data import pass_arguments
 from interp.models.recording import Run
 from interp.results import Workspace
-from interp.results.columns import empty_table
+from interp.results.tables import empty_table
 from interp.statistics import halves
 
 #: All relations together; punctuation and roots are in none.

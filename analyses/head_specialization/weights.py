@@ -24,7 +24,7 @@ from interp.data import repeated_tokens
 from interp.errors import UserError
 from interp.model_data import vocabulary_of
 from interp.results import Workspace
-from interp.results.columns import empty_table
+from interp.results.tables import empty_table, joined
 from interp.statistics import mean_interval
 
 Path = Literal["query", "key", "value"]
@@ -71,7 +71,7 @@ def compositions(model: HookedModel, weights: Weights, config: Config, work: Wor
             parts += [
                 _composed(model, found, path, at) for at, found in _at_distances(model, weights, path, config, work)
             ]
-    return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+    return joined(parts)
 
 
 def _at_distances(

@@ -20,7 +20,7 @@ from interp import HookedModel
 from interp.ablation import Batch, Effects, Kind, ablation_effects
 from interp.models.loss import next_token_loss
 from interp.results import Workspace
-from interp.results.columns import empty_table
+from interp.results.tables import empty_table
 from interp.statistics import mean_interval
 
 KINDS: tuple[Kind, ...] = ("resample", "mean", "zero", "pattern_preserving")

@@ -32,7 +32,7 @@ from interp.models.recording import Run
 from interp.models.residual import AttentionNorms, residual_stream
 from interp.models.sites import AttentionSite
 from interp.results import Workspace
-from interp.results.columns import empty_table
+from interp.results.tables import empty_table
 from interp.statistics import mean_interval
 
 _COLUMNS = {

@@ -22,7 +22,7 @@ from interp.model_data import within_context
 from interp.models.bundled import BUNDLED, Toy
 from interp.models.training import checkpoint_folders
 from interp.results import Workspace
-from interp.results.columns import empty_table
+from interp.results.tables import empty_table
 from interp.statistics import mean_interval
 
 METRICS = ("prefix_matching", "previous_token")

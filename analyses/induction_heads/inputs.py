@@ -48,7 +48,7 @@ class Inputs:
     @property
     def described(self) -> dict[str, dict[str, Any]]:
         """What they are and the hash of their tokens, for the provenance; of repeated tokens also the period."""
-        known = {name: {"what": each.describe(), "sha256": each.hash()} for name, each in self.by_name.items()}
+        known = {name: each.provenance() for name, each in self.by_name.items()}
         return {**known, "repeated": {**known["repeated"], "period": self.repeated.period}}
 
     def units(self, data: str) -> NDArray[np.int64] | None:

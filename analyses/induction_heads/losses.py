@@ -8,7 +8,7 @@ from analyses.induction_heads.inputs import Inputs
 from analyses.induction_heads.measures import later_rows, why_no_loss
 from interp import HookedModel
 from interp.results import Workspace
-from interp.results.columns import empty_table
+from interp.results.tables import empty_table
 from interp.statistics import mean_interval
 
 _BY_POSITION = {

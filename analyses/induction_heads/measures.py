@@ -22,7 +22,7 @@ from interp.models.loss import next_token_loss
 from interp.models.recording import Run
 from interp.models.sites import AttentionSite
 from interp.results import Workspace
-from interp.results.columns import empty_table
+from interp.results.tables import empty_table
 
 #: Scores of the table ``heads``, in its order.
 METRICS = ("prefix_matching", "duplicate_token", "previous_token", "current_token", "first_position")

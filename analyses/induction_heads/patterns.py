@@ -18,7 +18,7 @@ from interp.ablation import without_logits
 from interp.attention.probes import SelectedRows
 from interp.data import Sequences, repeated_tokens, token_texts
 from interp.model_data import pass_arguments, within_context
-from interp.results.columns import empty_table
+from interp.results.tables import empty_table, joined
 
 _LEAST = 0.005  # smaller weights are not kept
 _COLUMNS = {
@@ -46,7 +46,7 @@ def tables(model: HookedModel, given: Inputs, found: Scores, config: Config) -> 
         tokens.append(pd.DataFrame(named))
         if heads:
             parts.append(_patterns(model, sequence, heads).assign(data=data, sequence=0))
-    patterns = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+    patterns = joined(parts)
     return {"patterns": patterns.reindex(columns=list(_COLUMNS)), "tokens": pd.concat(tokens, ignore_index=True)}
 
 

@@ -14,7 +14,7 @@ from interp.attention.probes import TargetMass
 from interp.data import repeated_tokens
 from interp.model_data import pass_arguments
 from interp.results import Workspace
-from interp.results.columns import empty_table
+from interp.results.tables import empty_table
 from interp.statistics import mean_interval
 
 _SHORTEST = 16

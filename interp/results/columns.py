@@ -1,6 +1,5 @@
-"""Columns that tables of many analyses have, for their schemas; and tables without rows."""
+"""Columns that tables of many analyses have, for their schemas."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import pandas as pd
@@ -29,16 +28,6 @@ def yes_or_no() -> pa.Column:
     """A column of booleans."""
     is_bool = pa.Check(pd.api.types.is_bool_dtype, error="must hold yes or no")
     return pa.Column(None, [is_bool], metadata={"dtype": bool})
-
-
-def empty_table(columns: Mapping[str, Any]) -> pd.DataFrame:
-    """A table without rows.
-
-    Args:
-        columns: the dtype of each, by its name; or the column of a schema.
-    """
-    dtypes = {name: (of.metadata or {})["dtype"] if isinstance(of, pa.Column) else of for name, of in columns.items()}
-    return pd.DataFrame({name: pd.Series(dtype=dtype) for name, dtype in dtypes.items()})
 
 
 def _range(low: float | None, high: float | None) -> list[pa.Check]:

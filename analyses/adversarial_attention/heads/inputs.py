@@ -52,7 +52,7 @@ class Inputs:
     def described(self) -> dict[str, dict[str, str]]:
         """What they are and the hash of their tokens, for the provenance."""
         named = {"choosing": self.choosing, "changed": self.changed, "other": self.other}
-        return {name: {"what": each.describe(), "sha256": each.hash()} for name, each in named.items()}
+        return {name: each.provenance() for name, each in named.items()}
 
 
 def make(model: HookedModel, config: Config, work: Workspace) -> Inputs:
