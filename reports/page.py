@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from interp.errors import RunFolderError
 from interp.results import Result, RunFolder, write_file
-from reports import embed, facts, style, svg, words
+from reports import embed, facts, glossary, style, svg, words
 from reports.chapters import Chapter, Plate
 from reports.chapters.declared import find_chapter
 from reports.figures.heads import MAP
@@ -202,10 +202,10 @@ def _about(parts: list[Part], known: set[tuple[int, int]]) -> Mapping[str, Any]:
         "heads": max((head for _, head in known), default=-1) + 1,
         "stacks": sorted({words.stack_name(site) for site in sites}),
         "stackOf": {site: words.stack_name(site) for site in sorted(sites)},
-        "metrics": {metric: words.short_metric(metric) for metric in (*words.METRICS, *sorted(metrics))},
-        "units": words.UNITS,
-        "data": words.DATA,
-        "kinds": words.KINDS,
+        "metrics": {metric: glossary.short_metric(metric) for metric in (*glossary.METRICS, *sorted(metrics))},
+        "units": glossary.UNITS,
+        "data": glossary.DATA,
+        "kinds": glossary.KINDS,
         "analyses": [
             {"name": part.analysis, "title": part.chapter.title, "tables": [table.about for table in part.tables]}
             for part in parts
