@@ -34,7 +34,8 @@ class Config:
     shortest: int = 1
     """Words of a text below which it is left out; Jain & Wallace keep those above 5 of the sentiment treebank."""
     vectors: str = "random"
-    """Word vectors to begin with: random, text (made from the training texts), or a file in text format."""
+    """Word vectors to begin with: random, text (made from the training texts), model:NAME (a model's input embeddings),
+    or a file in text format."""
 
     # Classifiers: training ----------------------------------------------------------------------------------------
     encoders: tuple[Encoder, ...] | None = None

@@ -5,6 +5,7 @@ attention, and prints published, measured (mean over seeds, range) and differenc
 in ``--out`` as it is finished, and taken up again. Seeds that did not learn are shown, and left out of the means.
 """
 
+import itertools
 import json
 import sys
 import time
@@ -18,11 +19,12 @@ import tyro
 
 from analyses.adversarial_attention.classifiers import adversaries, agreement, permuting
 from analyses.adversarial_attention.classifiers.search import Search
-from analyses.adversarial_attention.classifiers.task import Task, prepare
+from analyses.adversarial_attention.classifiers.task import Task, prepare, read, task_of
 from analyses.adversarial_attention.classifiers.tested import Tested
 from analyses.adversarial_attention.classifiers.training import train
 from analyses.adversarial_attention.config import Config as Settings
-from analyses.adversarial_attention.reproduce_table import CellName, Seeds, orderings, table
+from analyses.adversarial_attention.reproduce_table import CellName, Seeds, orderings, table, unpublished
+from analyses.adversarial_attention.stories import with_made_stories
 from interp.data import LabelledTexts
 from interp.errors import UserError
 from interp.models.classifiers.config import Attention, Encoder
@@ -31,14 +33,11 @@ from interp.results.folder import check_writable
 from interp.results.storage import write_file
 
 _TASKS = {f"babi-{n}": f"qa{n}_" for n in (1, 2, 3)}
+MADE, MADE_UP = "made", "babi-1"  # --babi's word for stories that are made up, and the task that they are of
 _PARTS = (("sst", *_TASKS), get_args(Encoder), get_args(Attention))
 """What cells are named of."""
-_CELLS: tuple[CellName, ...] = (
-    *(("sst", encoder, attention) for encoder in ("average", "cnn", "lstm") for attention in ("tanh", "dot")),
-    ("babi-1", "average", "tanh"), ("babi-1", "cnn", "tanh"), ("babi-1", "lstm", "tanh"), ("babi-1", "lstm", "dot"),
-    ("babi-2", "lstm", "tanh"), ("babi-3", "lstm", "tanh"),
-)  # fmt: skip
-"""All that is compared, the quick ones first."""
+_CELLS: tuple[CellName, ...] = tuple(itertools.product(_PARTS[0], ("average", "cnn", "lstm"), ("tanh", "dot")))
+"""All of them, of each data set the quick ones first."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +47,16 @@ class Config:
     data: Path
     """Folder with sst/ and babi/en/."""
     cells: tuple[str, ...] = ()
-    """Which, as data-set:encoder:attention (sst:lstm:tanh). None: all of SST and bAbI-1, and BiLSTM of bAbI-2 and 3."""
+    """Which, as data-set:encoder:attention (sst:lstm:tanh). None: all."""
     seeds: int = 3
     """Seeds of each."""
     vectors: str = "random"
-    """Word vectors to begin with, for SST: random, text or a file. The paper's are fastText's."""
+    """Word vectors to begin with, for SST: random, text, model:NAME or a file. The paper's are fastText's."""
     babi: str = "en"
-    """Folder in babi/: en has 1,000 questions of each task to learn from, en-10k the 10,000 of the published runs."""
+    """Folder in babi/: en has 1,000 questions of each task to learn from, en-10k the 10,000 of the published runs. Or
+    made: 10,000 made up in the manner of babi-1; the test questions are those of en."""
+    epochs: int | None = None
+    """Train for so many and keep the last. None: as published, the best on development texts of 8, of bAbI 100."""
     out: Path = Path("runs/jain-wallace")
     """Folder of what is finished."""
     table_only: bool = False
@@ -63,6 +65,8 @@ class Config:
     def __post_init__(self) -> None:
         if self.seeds < 1:
             raise UserError(f"--seeds is at least 1; got {self.seeds}")
+        if self.epochs is not None and self.epochs < 1:
+            raise UserError(f"--epochs is at least 1; got {self.epochs}")
 
 
 def main(config: Config) -> None:
@@ -82,7 +86,8 @@ def main(config: Config) -> None:
     seeds = finished(config, wanted)
     if not any(seeds.values()):
         raise UserError(f"nothing is finished in {config.out}; leave out --table-only, or give --out its folder")
-    _say("\n".join(("", *table(seeds), "", *orderings(seeds))))
+    tables = (table(seeds), unpublished(seeds), orderings(seeds))
+    _say("\n\n".join("\n".join(lines) for lines in tables if lines))
 
 
 def read_task(config: Config, data: str) -> Task:
@@ -92,11 +97,13 @@ def read_task(config: Config, data: str) -> Task:
         UserError: the files are not there.
     """
     if data in _TASKS:
-        begins = f"babi/{config.babi}/{_TASKS[data]}"
+        begins = f"babi/{'en' if config.babi == MADE else config.babi}/{_TASKS[data]}"
         found = sorted(config.data.glob(f"{begins}*_train.txt"))
         if not found:
             raise UserError(f"{config.data} must hold {begins}…_train.txt; give --data the folder above babi")
-        return prepare(Settings(data=str(found[0]), longest=10_000), Workspace())
+        settings = Settings(data=str(found[0]), longest=10_000)
+        texts = read(settings)
+        return task_of(with_made_stories(texts) if config.babi == MADE else texts, settings, Workspace())
     place = config.data / "sst"
     if not place.is_dir():
         raise UserError(f"{config.data} must hold the folder sst; give --data the folder above it")
@@ -116,12 +123,14 @@ def measured(task: Task, data: str, kind: tuple[str, str, int], config: Config) 
     """Everything of one seed of one classifier, by predicted class."""
     started = time.monotonic()
     work, keep = Workspace(), str(config.out / "classifiers" / f"{data}-{_begun(config, data)}")
-    trained = train(task, kind, work, torch.device("cpu"), keep=keep)
+    select = config.epochs is None
+    trained = train(task, kind, work, torch.device("cpu"), keep=keep, select=select, epochs=config.epochs)
     texts = task.texts.of("test")
     tested = Tested(trained.model, task.examples(texts), texts, task.texts.labels, 128 if task.texts.asks else 512)
     found: dict[str, Any] = {
         "accuracy": {"all": trained.quality.accuracy}, "auc": {"all": trained.quality.auc},
-        "dev_accuracy": trained.quality.dev_accuracy, "best_epoch": trained.best_epoch, "n": len(texts),
+        "dev_accuracy": trained.quality.dev_accuracy, "chance": trained.quality.chance,
+        "above_chance": trained.quality.learned, "best_epoch": trained.best_epoch, "n": len(texts),
     }  # fmt: skip
     agreements = agreement.agreements(tested)
     rows = agreement.rows(tested, agreements, kind[2])
@@ -152,14 +161,17 @@ def _say(text: str) -> None:
 
 
 def _cells(config: Config) -> list[CellName]:
+    others = set(_TASKS) - {MADE_UP} if config.babi == MADE else set()
     if not config.cells:
-        return list(_CELLS)
+        return [cell for cell in _CELLS if cell[0] not in others]
     made = []
     for cell in config.cells:
         parts = tuple(cell.split(":"))
         if len(parts) != 3 or any(part not in known for part, known in zip(parts, _PARTS, strict=True)):
             known = ", ".join(" or ".join(some) for some in _PARTS)
             raise UserError(f"cells are data-set:encoder:attention, of {known}; got {cell!r}")
+        if parts[0] in others:
+            raise UserError(f"--babi {MADE} makes up stories of {MADE_UP} alone; got the cell {cell!r}")
         made.append((parts[0], parts[1], parts[2]))
     return made
 
@@ -169,10 +181,10 @@ def _place(config: Config, of: tuple[str, str, str, int]) -> Path:
 
 
 def _begun(config: Config, data: str) -> str:
-    """What a classifier of the data set begins with, where settings change it."""
-    if data == "sst":
-        return Path(config.vectors).stem
-    return "random" if config.babi == "en" else config.babi
+    """What a classifier begins with and how long it learns, where settings change it."""
+    begun = Path(config.vectors).stem.replace(":", "-") if data == "sst" else config.babi
+    begun = "random" if begun == "en" else begun
+    return begun if config.epochs is None else f"{begun}-{config.epochs}"
 
 
 if __name__ == "__main__":

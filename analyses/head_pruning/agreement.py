@@ -10,7 +10,7 @@ from scipy import stats
 from analyses.head_pruning.config import Config
 from analyses.head_pruning.scores import Samples, Scores
 from interp.results.tables import empty_table
-from interp.statistics import unit_means
+from interp.statistics import ends_over_sequences, unit_means
 
 _RESAMPLES = 1000
 _Mean = Callable[[NDArray[np.float64]], NDArray[np.float64]]
@@ -61,8 +61,7 @@ def correlation(
 ) -> tuple[float, float, float]:
     """Correlation over heads of two means over sequences, with a 95 % interval over the sequences.
 
-    Sequences (units) of both are drawn anew. That adds noise, which pulls every correlation towards zero, so the ends
-    are those of the basic bootstrap on Fisher's scale: tanh(2z − z*), z = artanh ρ, which turns that pull round.
+    Sequences (units) of both are drawn anew; `interp.statistics.ends_over_sequences` says what the interval is for.
 
     Args:
         x, y: samples [sequence, head], units, and what is correlated: a function of the mean over units.
@@ -79,13 +78,7 @@ def correlation(
         _correlation([of(v[rng.integers(len(v), size=len(v))].mean(0)) for v, of in means], how)
         for _ in range(_RESAMPLES)
     ])  # fmt: skip
-    drawn = drawn[~np.isnan(drawn)]
-    if len(drawn) < _RESAMPLES / 2 or min(len(v) for v, _ in means) < 2:
-        return value, np.nan, np.nan
-    z, lowest, highest = (
-        np.arctanh(np.clip(v, -1 + 1e-9, 1 - 1e-9)) for v in (value, *np.quantile(drawn, [0.025, 0.975]))
-    )
-    return value, float(min(np.tanh(2 * z - highest), value)), float(max(np.tanh(2 * z - lowest), value))
+    return value, *ends_over_sequences(value, drawn, min(len(v) for v, _ in means))
 
 
 def _scores(scores: Scores, data: str) -> list[tuple[str, Samples, _Mean]]:

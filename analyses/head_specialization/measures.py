@@ -37,6 +37,8 @@ SHAPES = (
 )  # fmt: skip
 #: Measures in tokens, nats, or anything but a share.
 UNBOUNDED = ("entropy", "entropy_without_sink", "expected_distance", "expected_distance_without_sink", "entropy_norm")
+#: Shares of windows in which something happens or does not.
+EVENTS = ("sink", "sink_elsewhere")
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from analyses.head_specialization.config import Config
 from analyses.head_specialization.inputs import Inputs
-from analyses.head_specialization.measures import OFFSETS, UNBOUNDED, bins, metrics, not_applicable
+from analyses.head_specialization.measures import EVENTS, OFFSETS, UNBOUNDED, bins, metrics, not_applicable
 from interp import HookedModel
 from interp.results import Workspace
 from interp.statistics import benjamini_hochberg, halves, mean_interval, paired_p, too_few, unit_means
@@ -125,7 +125,7 @@ def _rows(found: Scores, metric: str, config: Config) -> pd.DataFrame:
     control_column = control_of(metric)
     values, chance = np.moveaxis(found.of_columns([metric, f"chance:{metric}"]), 1, 0)
     bounds = None if metric in UNBOUNDED else SHARE
-    interval = mean_interval(values, found.units, bounds=bounds, seed=config.seed)
+    interval = mean_interval(values, found.units, bounds=bounds, events=metric in EVENTS, seed=config.seed)
     n_heads = len(found.heads)
     control, p_corrected, few = np.full(n_heads, np.nan), np.full(n_heads, np.nan), ""
     if control_column is not None:

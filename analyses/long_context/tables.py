@@ -54,7 +54,7 @@ def heads(model: HookedModel, measured: Measured) -> pd.DataFrame:
 def kinds(model: HookedModel, measured: Measured, config: Config) -> pd.DataFrame:
     """Which heads are called retrieval heads, and why."""
     values = _flat([f.score for _, f in measured])
-    calls = called(values, None, config.threshold, units=_units(measured), bounds=SHARE, seed=config.seed)
+    calls = called(values, None, config.threshold, units=_units(measured), bounds=SHARE, events=True, seed=config.seed)
     return heads_of(model).assign(
         kind="retrieval", metric="retrieval", value=calls.value, simultaneous_low=calls.low, threshold=config.threshold,
         chance=math.nan, control=math.nan, p_corrected=math.nan, called=calls.called, reason=calls.reason,
@@ -65,7 +65,9 @@ def retrieval(model: HookedModel, measured: Measured) -> pd.DataFrame:
     """Each head's score at each length and depth, with its interval over needles."""
     parts = []
     for hidden, found in measured:
-        interval = mean_interval(found.score.reshape(len(found.score), -1), hidden.needles.numpy(), bounds=SHARE)
+        interval = mean_interval(
+            found.score.reshape(len(found.score), -1), hidden.needles.numpy(), bounds=SHARE, events=True
+        )
         parts.append(
             heads_of(model).assign(
                 length=hidden.length,
@@ -84,7 +86,8 @@ def copied(measured: Measured) -> pd.DataFrame:
     rows = []
     for hidden, found in measured:
         share, loss = (
-            mean_interval(x, hidden.needles.numpy(), bounds=b) for x, b in ((found.copied, SHARE), (found.loss, None))
+            mean_interval(x, hidden.needles.numpy(), events=events)
+            for x, events in ((found.copied, True), (found.loss, False))
         )
         rows.append({
             "length": hidden.length, "depth": hidden.depth, "copied": float(share.value), "ci_low": float(share.low),
@@ -102,7 +105,10 @@ def by_length(model: HookedModel, measured: Measured) -> pd.DataFrame:
         values |= {name: _flat([f.statistics[name] for _, f in here]) for name in STATISTICS}
         for metric, of_heads in values.items():
             interval = mean_interval(
-                of_heads, _units(here), bounds=SHARE if metric in ("retrieval", "first_position") else None
+                of_heads,
+                _units(here),
+                bounds=SHARE if metric in ("retrieval", "first_position") else None,
+                events=metric == "retrieval",
             )
             parts.append(
                 heads_of(model).assign(
@@ -132,7 +138,7 @@ def _long(
     model: HookedModel, metric: str, data: str, values: NDArray[np.float64], units: NDArray[np.int64], chance: float,
     bounds: tuple[float, float] | None,
 ) -> pd.DataFrame:  # fmt: skip
-    found = mean_interval(values, units, bounds=bounds)
+    found = mean_interval(values, units, bounds=bounds, events=data == "needle")
     return heads_of(model).assign(
         metric=metric, data=data, value=found.value, ci_low=found.low, ci_high=found.high, chance=chance,
         p_corrected=math.nan, n=found.n, note=np.where(np.isnan(found.value), "no row to measure it on", ""),

@@ -31,7 +31,15 @@ from interp.data.supporting_facts import supporting_facts
 from interp.data.text import windows
 from interp.data.treebank import Mention, Sentence, read_treebank, shuffled
 from interp.data.vocabulary import Vocabulary
-from interp.data.word_index import Vectors, WordIndex, random_vectors, read_vectors, text_vectors, words_of
+from interp.data.word_index import (
+    Vectors,
+    WordIndex,
+    completed_vectors,
+    random_vectors,
+    read_vectors,
+    text_vectors,
+    words_of,
+)
 
 __all__ = [
     "SAMPLE",
@@ -50,6 +58,7 @@ __all__ = [
     "Vocabulary",
     "WordIndex",
     "align",
+    "completed_vectors",
     "copied_segments",
     "labelled",
     "prefix_tokens",

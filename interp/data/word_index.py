@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -77,7 +77,9 @@ def read_vectors(path: str | Path, index: WordIndex, seed: int = 0) -> Vectors:
     """
     path = Path(path)
     if not path.is_file():
-        raise UserError(f"there is no file of word vectors {str(path)!r}; vectors are random, text, or a file")
+        raise UserError(
+            f"there is no file of word vectors {str(path)!r}; vectors are random, text, model:NAME, or a file"
+        )
     found: dict[int, NDArray[np.float32]] = {}
     size = 0
     for number, line in enumerate(utf8_lines(path), 1):
@@ -96,10 +98,16 @@ def read_vectors(path: str | Path, index: WordIndex, seed: int = 0) -> Vectors:
         raise UserError(
             f"{path} has none of the {len(index) - len(SPECIAL):,} words of the texts: are they lower-case?"
         )
-    known = np.stack(list(found.values()))
-    if not np.isfinite(known).all():
+    if not np.isfinite(np.stack(list(found.values()))).all():
         raise UserError(f"{path} holds vectors with NaN or infinite numbers")
-    values = np.random.default_rng(seed).normal(known.mean(), known.std(), (len(index), size)).astype(np.float32)
+    return completed_vectors(found, index, seed)
+
+
+def completed_vectors(found: Mapping[int, NDArray[np.float32]], index: WordIndex, seed: int = 0) -> Vectors:
+    """Vectors of some words, by their numbers; the others get normal ones with the mean and the spread of these."""
+    known = np.stack(list(found.values()))
+    values = np.random.default_rng(seed).normal(known.mean(), known.std(), (len(index), known.shape[1]))
+    values = values.astype(np.float32)
     values[list(found)] = known
     values[PAD] = 0.0
     return Vectors(values, len(found))

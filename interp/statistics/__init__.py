@@ -15,7 +15,7 @@ Formulas, choices and measured coverage: docs/statistics.md.
 """
 
 from interp.statistics.calling import Calls, called
-from interp.statistics.correlation import RankCorrelation, spearman_interval
+from interp.statistics.correlation import RankCorrelation, ends_over_sequences, spearman_interval
 from interp.statistics.divergences import bernoulli, jensen_shannon, kl_divergence, total_variation
 from interp.statistics.intervals import MeanInterval, mean_interval, simultaneous_lower
 from interp.statistics.significance import benjamini_hochberg, paired_p, too_few
@@ -28,6 +28,7 @@ __all__ = [
     "benjamini_hochberg",
     "bernoulli",
     "called",
+    "ends_over_sequences",
     "halves",
     "jensen_shannon",
     "kl_divergence",

@@ -39,6 +39,7 @@ def called(
     level: float = 0.95,
     alpha: float = 0.05,
     bounds: Bounds | None = None,
+    events: bool = False,
     seed: int = 0,
 ) -> Calls:
     """Call heads that are above a threshold for sure and differ from their control.
@@ -55,12 +56,13 @@ def called(
         level: of the simultaneous lower ends.
         alpha: of the corrected p-values.
         bounds: the range of the statistic, such as (0, 1).
+        events: values are shares of things that happen or do not (`simultaneous_lower`).
         seed: the same seed gives the same calls.
 
     Raises:
         ValueError: values and control are not paired, hold an infinity, or lie outside bounds; a wrong level.
     """
-    low = simultaneous_lower(values, units, level=level, bounds=bounds, seed=seed)
+    low = simultaneous_lower(values, units, level=level, bounds=bounds, events=events, seed=seed)
     value, n = _mean_and_n(values, units)
     p_corrected, control_mean = np.full(low.shape, np.nan), np.full(low.shape, np.nan)
     if control is not None:

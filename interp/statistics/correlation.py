@@ -63,6 +63,41 @@ def spearman_interval(
     return RankCorrelation(rho, *ends, n)
 
 
+def ends_over_sequences(
+    value: float, drawn: NDArray[np.float64], n: int, *, level: float = 0.95
+) -> tuple[float, float]:
+    """Ends for a correlation over heads of two means over sequences, from resamples of the sequences.
+
+    They are for the correlation that other sequences, as many, would give on average. Noise of the means pulls that
+    towards zero, the more the fewer sequences there are, and nothing here undoes it: two scores that would agree fully
+    on endless text agree less. A resample adds as much noise again and is pulled once more, so that its percentiles lie
+    too low and those of the basic bootstrap too high; only the spread of the resamples is used, on Fisher's scale,
+    z = artanh ρ:
+
+        tanh(z − w (z* − mean z*)),    w = √(n/(n − 1)) · t(n − 1) / t(∞)
+
+    with the quantiles of Student's t in w, which makes up for how few sequences are drawn from.
+
+    Args:
+        value: the correlation.
+        drawn: those of means over sequences drawn anew; NaN where one is not defined.
+        n: sequences (units) drawn from; of several measurements the least.
+        level: of confidence.
+
+    Returns:
+        NaN with fewer than two sequences, or where half of the resamples or more have no correlation.
+    """
+    check_level(level)
+    known = drawn[~np.isnan(drawn)]
+    if n < 2 or np.isnan(value) or 2 * len(known) <= len(drawn):
+        return float("nan"), float("nan")
+    z, known = (np.arctanh(np.clip(v, -1 + 1e-9, 1 - 1e-9)) for v in (value, known))
+    tail = (1 + level) / 2
+    wider = np.sqrt(n / (n - 1)) * stats.t.ppf(tail, n - 1) / stats.norm.ppf(tail)
+    below, above = wider * (np.quantile(known, [1 - tail, tail]) - known.mean())
+    return float(min(np.tanh(z - above), value)), float(max(np.tanh(z - below), value))
+
+
 def _fisher(rho: float, n: int, level: float) -> tuple[float, float]:
     with np.errstate(divide="ignore"):  # ρ = ±1 has z = ±∞, and the interval [ρ, ρ]
         z = np.arctanh(rho)

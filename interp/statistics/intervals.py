@@ -35,6 +35,7 @@ def mean_interval(
     n_resamples: int = 2000,
     seed: int = 0,
     bounds: Bounds | None = None,
+    events: bool = False,
 ) -> MeanInterval:
     """Mean over units with an interval for it, for every column by itself.
 
@@ -49,12 +50,14 @@ def mean_interval(
         n_resamples: of the bootstrap.
         seed: the same seed gives the same ends.
         bounds: the range of the statistic, such as (0, 1), which the ends are clipped to.
+        events: values are shares of things that happen or do not, 0 to 1. Where every unit has 0 or 1, the interval
+            is the exact one of a binomial (Clopper & Pearson 1934): what happened in none of n units may happen yet.
 
     Raises:
         ValueError: values is no array of sequences, holds an infinity or lies outside bounds; a wrong level.
     """
     check_level(level)
-    means, shape = _flat_units(values, units, bounds)
+    means, shape = _flat_units(values, units, (0.0, 1.0) if events and bounds is None else bounds)
     columns = summarise(means)
     t_low, t_high = _student_quantiles(columns.n, level)
     for block in resampled_t(columns, columns.n >= FEW_UNITS, n_resamples, seed):
@@ -63,6 +66,11 @@ def mean_interval(
     low, high = columns.mean - t_high * columns.error, columns.mean - t_low * columns.error
     if bounds is not None:
         low, high = np.clip(low, *bounds), np.clip(high, *bounds)
+    if events:
+        told = _yes_or_no(means)
+        happened, n = np.rint(columns.mean[told] * columns.n[told]), columns.n[told]
+        low[told] = exact_lower(happened, n, (1 - level) / 2)
+        high[told] = 1 - exact_lower(n - happened, n, (1 - level) / 2)
     return MeanInterval(columns.mean.reshape(shape), low.reshape(shape), high.reshape(shape), columns.n.reshape(shape))
 
 
@@ -74,6 +82,7 @@ def simultaneous_lower(
     n_resamples: int = 5000,
     seed: int = 0,
     bounds: Bounds | None = None,
+    events: bool = False,
 ) -> NDArray[np.float64]:
     """Lower ends that all lie below their heads' true means at once, with the probability ``level``.
 
@@ -89,6 +98,8 @@ def simultaneous_lower(
         n_resamples: of the bootstrap.
         seed: the same seed gives the same ends.
         bounds: the range of the statistic, such as (0, 1), which the ends are clipped to.
+        events: values are shares of things that happen or do not, 0 to 1. A head with 0 or 1 in every unit then has
+            the exact lower end of a binomial with Bonferroni's share of the error.
 
     Returns:
         [...] lower ends; NaN for a head with fewer than two units.
@@ -97,17 +108,31 @@ def simultaneous_lower(
         ValueError: values is no array of sequences, holds an infinity or lies outside bounds; a wrong level.
     """
     check_level(level)
-    means, shape = _flat_units(values, units, bounds)
+    means, shape = _flat_units(values, units, (0.0, 1.0) if events and bounds is None else bounds)
     columns = summarise(means)
-    judged, many = columns.n >= 2, columns.n >= FEW_UNITS
+    told = _yes_or_no(means) if events else np.zeros(columns.n.shape, dtype=bool)
+    judged, many = columns.n >= 2, (columns.n >= FEW_UNITS) & ~told
     error_per_head = (1 - level) / max(judged.sum(), 1)
     factor = np.full(columns.n.shape, np.nan)
-    few = judged & ~many
+    few = judged & ~many & ~told
     factor[few] = stats.t.ppf(1 - error_per_head, columns.n[few] - 1)
     if many.any():
         factor[many] = _max_t(columns, many, 1 - error_per_head * many.sum(), n_resamples, seed)
     low = columns.mean - factor * columns.error
+    told &= judged
+    low[told] = exact_lower(np.rint(columns.mean[told] * columns.n[told]), columns.n[told], error_per_head)
     return (low if bounds is None else np.clip(low, *bounds)).reshape(shape)
+
+
+def exact_lower(happened: ArrayLike, n: ArrayLike, error: float) -> NDArray[np.float64]:
+    """The lower end of a share with so much error, of what happened so often in n (Clopper & Pearson 1934)."""
+    happened, n = np.asarray(happened, dtype=np.float64), np.asarray(n, dtype=np.float64)
+    return np.where(happened > 0, stats.beta.ppf(error, np.maximum(happened, 1), n - happened + 1), 0.0)
+
+
+def _yes_or_no(means: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """[column] which columns have 0 or 1 in all units that have a value, at least two of them."""
+    return ((means == 0) | (means == 1) | np.isnan(means)).all(0) & ((~np.isnan(means)).sum(0) >= 2)
 
 
 def _max_t(columns: Columns, which: NDArray[np.bool_], level: float, n_resamples: int, seed: int) -> float:

@@ -4,7 +4,6 @@ from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from interp.statistics import mean_interval
 
@@ -20,11 +19,13 @@ def by_class(classes: NDArray[np.object_]) -> Iterator[tuple[str, NDArray[np.boo
             yield str(name), classes == name
 
 
-def mean_row(values: NDArray[np.float64], bounds: tuple[float, float] | None = None, seed: int = 0) -> dict[str, float]:
+def mean_row(
+    values: NDArray[np.float64], bounds: tuple[float, float] | None = None, seed: int = 0, *, events: bool = False
+) -> dict[str, float]:
     """``value, ci_low, ci_high, n``: the mean over texts that have a value, with its 95 % interval."""
     if not len(values) or np.isnan(values).all():
         return {"value": np.nan, "ci_low": np.nan, "ci_high": np.nan, "n": 0}
-    found = mean_interval(values, bounds=bounds, seed=seed)
+    found = mean_interval(values, bounds=bounds, seed=seed, events=events)
     return {
         "value": float(found.value), "ci_low": float(found.low), "ci_high": float(found.high), "n": int(found.n)
     }  # fmt: skip
@@ -35,11 +36,7 @@ def share_row(truth: NDArray[np.float64]) -> dict[str, float]:
 
     Where some texts count in part (ties), the interval is that of their mean.
     """
-    known = truth[~np.isnan(truth)]
-    if not len(known) or not np.isin(known, (0.0, 1.0)).all():
-        return mean_row(truth, (0.0, 1.0))
-    ends = stats.binomtest(int(known.sum()), len(known)).proportion_ci(method="exact")
-    return {"value": float(known.mean()), "ci_low": float(ends.low), "ci_high": float(ends.high), "n": len(known)}
+    return mean_row(truth, (0.0, 1.0), events=True)
 
 
 def quantile(values: NDArray[np.float64], share: float = 0.5) -> float:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
+from analyses.adversarial_attention.classifiers.word_vectors import word_vectors
 from analyses.adversarial_attention.config import Config
 from interp.data import (
     Columns,
@@ -15,9 +16,7 @@ from interp.data import (
     WordIndex,
     random_vectors,
     read_labelled,
-    read_vectors,
     supporting_facts,
-    text_vectors,
 )
 from interp.models.classifiers import AttentionClassifier, ClassifierConfig, Examples
 from interp.results import Workspace
@@ -99,7 +98,15 @@ def prepare(config: Config, work: Workspace) -> Task:
     Raises:
         UserError: texts or vectors cannot be read.
     """
-    texts = read(config)
+    return task_of(read(config), config, work)
+
+
+def task_of(texts: LabelledTexts, config: Config, work: Workspace) -> Task:
+    """Say what was left out of texts, and set the sizes.
+
+    Raises:
+        UserError: vectors cannot be read.
+    """
     for remark in texts.remarks:
         work.note(remark)
     for part, reason in texts.left_out:
@@ -108,7 +115,8 @@ def prepare(config: Config, work: Workspace) -> Task:
     sizes = QUESTIONS if texts.asks else CLASSIFICATION
     epochs = config.epochs or (MADE_UP_EPOCHS if config.data is None else sizes.epochs)
     sizes = Sizes(sizes.d_embed, sizes.d_hidden, sizes.batch, epochs, sizes.spread)
-    vectors, what = word_vectors(config, texts, index, sizes)
+    training = [text.words for text in texts.of("train")]
+    vectors, what = word_vectors(config.vectors, index, training, (sizes.d_embed, sizes.spread), config.seed)
     work.note(f"word vectors: {what}")
     return Task(texts, index, sizes, vectors, what)
 
@@ -119,22 +127,3 @@ def read(config: Config) -> LabelledTexts:
         return supporting_facts(seed=config.seed)
     columns = Columns(config.text_column, config.label_column, config.question_column, config.split_column)
     return read_labelled(config.data, columns, shortest=config.shortest, longest=config.longest, seed=config.seed)
-
-
-def word_vectors(config: Config, texts: LabelledTexts, index: WordIndex, sizes: Sizes) -> tuple[Vectors, str]:
-    """Word vectors to begin with, and what they are."""
-    n = len(index) - 4
-    if config.vectors == "random":
-        what = (
-            f"random, normal with standard deviation {sizes.spread:g}, {sizes.d_embed} numbers for each of {n:,} words"
-        )
-        return random_vectors(index, sizes.d_embed, sizes.spread, config.seed), what
-    if config.vectors == "text":
-        training = [text.words for text in texts.of("train")]
-        made = text_vectors(training, index, sizes.d_embed, sizes.spread, config.seed)
-        return (
-            made,
-            f"made from the training texts (PPMI and SVD) for {made.known:,} of {n:,} words, random for the rest",
-        )
-    found = read_vectors(config.vectors, index, config.seed)
-    return found, f"{config.vectors}: for {found.known:,} of {n:,} words, random for the rest"

@@ -1,5 +1,11 @@
-"""A trained classifier on the texts that its attention is tested on: answers, attention, gradients, words left out."""
+"""A trained classifier on the texts that its attention is tested on: answers, attention, gradients, words left out.
 
+Gradients and words left out are computed in float64. In float32 the change of an answer that is nearly sure is lost in
+rounding, and rounding ranks words that change it equally, such as a word that occurs twice for an encoder that reads
+each word by itself.
+"""
+
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -15,6 +21,8 @@ from interp.models.classifiers.training import Given
 
 Rows = list[NDArray[np.float64]]
 """One array a text, over its words."""
+
+_DECIMALS = 12  # what differs by less is equal, for ranks
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +50,10 @@ class Tested:
 
     def __len__(self) -> int:
         return len(self.examples)
+
+    @cached_property
+    def _precise(self) -> AttentionClassifier:
+        return copy.deepcopy(self.model).double()
 
     @cached_property
     def _answers(self) -> tuple[NDArray[np.float64], Rows]:
@@ -82,18 +94,18 @@ class Tested:
         found: Rows = [np.zeros(0)] * len(self)
         for indices in self.examples.by_length(self.size):
             batch = self.examples.batch(indices, self.device)
-            embedded = self.model.embed(batch).detach().requires_grad_()
+            embedded = self._precise.embed(batch).detach().requires_grad_()
             # cuDNN's LSTM has no backward pass in eval mode; who asks may be under no_grad
             with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
-                encoded = self.model.encode(batch, embedded)
-                attention = self.model.attend(encoded).detach()
-                pooled = torch.einsum("bp,bpf->bf", attention, self.model.features(encoded))
-                p = as_distribution(self.model.answer(pooled, encoded))
+                encoded = self._precise.encode(batch, embedded)
+                attention = self._precise.attend(encoded).detach()
+                pooled = torch.einsum("bp,bpf->bf", attention, self._precise.features(encoded))
+                p = as_distribution(self._precise.answer(pooled, encoded))
                 predicted = torch.from_numpy(self.predicted[indices]).to(self.device)
                 (slope,) = torch.autograd.grad(p.gather(1, predicted[:, None]).sum(), embedded)
             size = (slope * embedded).sum(-1).abs()
             for i, row in zip(indices, rows_of(size, self.examples.n_words[indices]), strict=True):
-                found[i] = row / max(row.sum(), np.finfo(float).tiny)
+                found[i] = np.round(row / max(row.sum(), np.finfo(float).tiny), _DECIMALS)
         return found
 
     @cached_property
@@ -101,26 +113,27 @@ class Tested:
         """How far the answer moves (TVD) when a word is taken out of the text and everything is computed again."""
         found: Rows = []
         waiting: list[tuple[int, int]] = []
+        whole, _ = answers(self._precise, self.examples, self.size)
         for i, text in enumerate(self.examples.texts):
             found.append(np.full(len(text) - 2, np.nan))
             waiting += [(i, word) for word in range(len(text) - 2)]
             if len(waiting) >= 16 * self.size:
-                self._leave_out(waiting, found)
+                self._leave_out(waiting, whole, found)
                 waiting = []
         if waiting:
-            self._leave_out(waiting, found)
+            self._leave_out(waiting, whole, found)
         return found
 
-    def _leave_out(self, pairs: Sequence[tuple[int, int]], found: Rows) -> None:
+    def _leave_out(self, pairs: Sequence[tuple[int, int]], whole: NDArray[np.float64], found: Rows) -> None:
         texts, questions = self.examples.texts, self.examples.questions
         without = Examples(
             [np.delete(texts[i], word + 1) for i, word in pairs],
             np.array([self.examples.labels[i] for i, _ in pairs]),
             None if questions is None else [questions[i] for i, _ in pairs],
         )
-        changed, _ = answers(self.model, without, 2 * self.size)
+        changed, _ = answers(self._precise, without, 2 * self.size)
         for (i, word), row in zip(pairs, changed, strict=True):
-            found[i][word] = tvd(row, self.probabilities[i])
+            found[i][word] = np.round(tvd(row, whole[i]), _DECIMALS)
 
 
 @torch.no_grad()

@@ -37,8 +37,9 @@ class Quality:
         auc: area under the ROC curve on them; NaN for more than two classes.
         f1: of the second class on them; the mean over classes where there are more than two.
         chance: the share of the commonest class of the test texts.
-        dev_accuracy: on the development texts.
-        learned: whether it is better than always naming the commonest class there: one-sided binomial test, p < 0.01.
+        dev_accuracy: on the development texts; the best of all epochs, so it flatters.
+        learned: whether it is better on the test texts than always naming their commonest class: one-sided binomial
+            test, p < 0.01.
         note: why it did not; ''.
     """
 
@@ -134,17 +135,16 @@ def judged(
     p: NDArray[np.float64], labels: NDArray[np.int64], on_dev: NDArray[np.float64], dev_labels: NDArray[np.int64]
 ) -> Quality:
     """The quality of some answers."""
-    majority = float(np.bincount(dev_labels).max() / len(dev_labels))
-    right = int((on_dev.argmax(1) == dev_labels).sum())
-    sure = stats.binomtest(right, len(dev_labels), majority, alternative="greater").pvalue < LEVEL
-    accuracy = right / len(dev_labels)
+    majority = float(np.bincount(labels).max() / len(labels))
+    right = int((p.argmax(1) == labels).sum())
+    accuracy = right / len(labels)
+    sure = stats.binomtest(right, len(labels), majority, alternative="greater").pvalue < LEVEL
     note = "" if sure else (
-        f"did not learn: {accuracy:.3f} of the development texts are right, the commonest class is {majority:.3f}"
+        f"did not learn: {accuracy:.3f} of the test texts are right, the commonest class is {majority:.3f}"
     )  # fmt: skip
     return Quality(
-        float((p.argmax(1) == labels).mean()), auc_of(p[:, 1], labels) if p.shape[1] == 2 else float("nan"),
-        f1_of(p.argmax(1), labels, p.shape[1]), float(np.bincount(labels).max() / len(labels)), accuracy, bool(sure),
-        note,
+        accuracy, auc_of(p[:, 1], labels) if p.shape[1] == 2 else float("nan"), f1_of(p.argmax(1), labels, p.shape[1]),
+        majority, float((on_dev.argmax(1) == dev_labels).mean()), bool(sure), note,
     )  # fmt: skip
 
 

@@ -21,6 +21,7 @@ from interp import HookedModel
 from interp.models.replaying import blocks_before, outputs_of, replayed
 from interp.replacements import Places, mean_patterns
 from interp.results import Workspace
+from interp.statistics import ends_over_sequences
 
 __all__ = ["mean_pattern_effects", "partial_rank", "worth"]
 
@@ -63,9 +64,10 @@ def mean_pattern_effects(model: HookedModel, given: Inputs, heads: Sequence[Head
 def worth(freedom: pd.DataFrame, importance: pd.DataFrame, effects: pd.DataFrame, seed: int = 0) -> pd.DataFrame:
     """The table ``freedom_worth``: rank correlations over heads with the mean pattern's effect.
 
-    The interval is a bootstrap over the sequences of all three measurements, drawn independently: how sure the
-    correlation over *these* heads is. ``p`` is another question, whether the order of heads by the predictor has
-    anything to do with the effect: its values are permuted over heads (Draper & Stoneman 1966).
+    The interval draws the sequences of all three measurements anew, independently: how sure the correlation over
+    *these* heads is with as many sequences (`interp.statistics.ends_over_sequences`). ``p`` is another question,
+    whether the order of heads by the predictor has anything to do with the effect: its values are permuted over heads
+    (Draper & Stoneman 1966).
 
     Args:
         freedom: ``site, head, sequence, share`` of searched rows. importance: with ``importance``. effects: with
@@ -95,8 +97,7 @@ def worth(freedom: pd.DataFrame, importance: pd.DataFrame, effects: pd.DataFrame
             resampled = (
                 _mean(table[rng.integers(len(table), size=(_RESAMPLES, len(table)))]) for table in (x, control, y)
             )
-            drawn = correlate(*resampled)
-            low, high = np.nanquantile(drawn, [0.025, 0.975]) if np.isfinite(drawn).any() else (np.nan, np.nan)
+            low, high = ends_over_sequences(value, correlate(*resampled), min(len(x), len(control), len(y)))
         rows.append({
             "predictor": "importance" if name == "importance alone" else "freedom",
             "controls": "none" if name == "importance alone" else name, "value": value, "ci_low": low, "ci_high": high,

@@ -25,6 +25,7 @@ from interp.models.classifiers.classifier import AttentionClassifier, as_distrib
 RESUME = "resume.pt"
 _COLUMNS = ("epoch", "loss", "score")
 _NOISE = 0.1  # of lengths, when texts are put into batches
+_PERFECT = 1.0  # of either score
 
 Given = Callable[[Batch, NDArray[np.int64]], Float[Tensor, "batch position"]]
 """Attention that is given instead of learned: from a batch and the indices of its texts."""
@@ -72,6 +73,8 @@ def train_classifier(
 ) -> pd.DataFrame:
     """Train a classifier in place; it ends in eval mode with the weights of its best epoch.
 
+    Of epochs that are equally good the first is kept, so training ends early when one answers all of ``dev`` right.
+
     Args:
         model: the classifier.
         train: texts that it learns from.
@@ -86,7 +89,7 @@ def train_classifier(
         watch: shows progress: called with the epochs, what they are and how many.
 
     Returns:
-        One row an epoch: ``epoch`` (from 0), ``loss`` (mean over texts), ``score`` (on dev; NaN without).
+        One row an epoch that was run: ``epoch`` (from 0), ``loss`` (mean over texts), ``score`` (on dev; NaN without).
 
     Raises:
         UserError: the loss is not finite; a state of another training in the folder.
@@ -95,6 +98,8 @@ def train_classifier(
     run.restore()
     epochs: Iterator[int] = iter(range(run.epoch, training.epochs))
     for epoch in watch(epochs, "epochs", training.epochs - run.epoch) if watch else epochs:
+        if run.best == _PERFECT:
+            break
         loss = run.learn(epoch, given, objective or published_loss)
         run.keep(epoch, loss, float("nan") if dev is None else score(model, dev, given_dev))
     run.finish()

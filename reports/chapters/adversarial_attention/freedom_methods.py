@@ -49,7 +49,7 @@ METHODS = (
         "Worth",
         "Spearman's correlation over heads of freedom with the change that a head's mean pattern, in all rows, makes "
         "to the output of other text; ranks of importance, and of the layer, partialled out. The interval resamples "
-        "sequences; p permutes freedom over heads.",
+        "sequences and is for what as many others would give; p permutes freedom over heads.",
         "importance = E |∂L/∂ξ|",
         "Michel et al. 2019; Hassid et al. 2022",
     ),

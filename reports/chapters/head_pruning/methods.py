@@ -57,11 +57,12 @@ METHODS = (
     ),
     Method(
         "Rank agreement",
-        "Spearman's ρ over the ablated heads, score from a third of the sequences, change from the other. Sequences "
-        "are drawn anew for the interval, which pulls correlations down; the ends are those of the basic bootstrap on "
-        "Fisher's scale, which turns that round. Importance on two kinds of data is compared likewise, by Pearson's r "
-        "over all heads.",
-        "[tanh(2z − z*_high), tanh(2z − z*_low)],   z = artanh ρ",
+        "Spearman's ρ over the ablated heads, score from a third of the sequences, change from the other. The interval "
+        "is for what other sequences, as many, would give; noise pulls that towards zero, and so the correlation "
+        "itself. Drawing sequences anew pulls once more, so the resamples' spread is used and not where they lie; "
+        "w widens it for few sequences. Importance on two kinds of data is compared likewise, by Pearson's r over all "
+        "heads.",
+        "tanh(z − w (z* − mean z*)),   z = artanh ρ,   w = √(n/(n − 1)) t₀.₉₇₅(n − 1) / 1.96",
         "Efron & Tibshirani 1993",
     ),
     Method(

@@ -7,7 +7,7 @@ import pytest
 
 from analyses.adversarial_attention.published import PUBLISHED
 from analyses.adversarial_attention.reproduce import Config, finished, main, read_task
-from analyses.adversarial_attention.reproduce_table import orderings, table
+from analyses.adversarial_attention.reproduce_table import orderings, table, unpublished
 from interp.errors import UserError
 from tests.programs import python
 
@@ -32,7 +32,7 @@ def test_seeds_that_did_not_learn_are_shown_and_left_out(tmp_path: Path) -> None
     for seed, (accuracy, jsd) in enumerate(((1.0, 0.50), (0.6, 0.1), (0.98, 0.56))):
         put(tmp_path, f"babi-1-lstm-tanh-{seed}-random.json", accuracy, jsd)
     lines = table(finished(config, [CELL]))
-    assert "| **babi-1, lstm, tanh**: 2 of 3 seeds learned (accuracy of the others: 0.600) | | | | |" in lines
+    assert "| **bAbI-1, BiLSTM, tanh**: 2 of 3 seeds learned (accuracy of the others: 0.600) | | | | |" in lines
     assert "| accuracy | 1.000 | 0.990 | 0.980 to 1.000 | −0.010 |" in lines
     assert "| ε-max JSD, median (ε = 0.05) | 0.530 | 0.530 | 0.500 to 0.560 | +0.000 |" in lines
     assert "| random start, 0 steps, median (ε = 0.05) | — | 0.430 | 0.400 to 0.460 | — |" in lines
@@ -55,10 +55,28 @@ def test_a_classifier_none_of_whose_seeds_learned_has_no_numbers(tmp_path: Path)
     put(tmp_path, "babi-1-lstm-tanh-0-random.json", 0.5, 0.3)
     seeds = finished(Config(Path(), out=tmp_path), [CELL])
     assert table(seeds)[2:] == [
-        "| **babi-1, lstm, tanh**: 0 of 1 seed learned (accuracy of the others: 0.500) | | | | |",
+        "| **bAbI-1, BiLSTM, tanh**: 0 of 1 seed learned (accuracy of the others: 0.500) | | | | |",
         "| accuracy | 1.000 | — | — | — |",
     ]
-    assert len(orderings(seeds)) == 2  # the head alone
+    assert orderings(seeds) == []
+
+
+def test_without_published_numbers_seeds_count_that_beat_the_commonest_answer(tmp_path: Path) -> None:
+    cell = ("babi-2", "cnn", "dot")
+    for seed, (accuracy, above) in enumerate(((0.31, True), (0.22, False), (0.28, True))):
+        place = tmp_path / f"babi-2-cnn-dot-{seed}-random.json"
+        put(tmp_path, place.name, accuracy, accuracy + 0.2)
+        place.write_text(json.dumps({**json.loads(place.read_text()), "above_chance": above, "chance": 0.19}))
+    seeds = finished(Config(Path(), out=tmp_path), [cell])
+    assert table(seeds) == []
+    assert unpublished(seeds)[2:] == [
+        "| bAbI-2, CNN, dot | 2 of 3 | 0.270 (0.220 to 0.310); 0.190 | 0.300 (0.300 to 0.300) | 0.200 (0.200 to 0.200) "
+        "| 0.500 (0.500 to 0.500) | 0.495 (0.480 to 0.510) | 0.500 (0.500 to 0.500) |"
+    ]
+    for place in tmp_path.glob("*.json"):
+        place.write_text(json.dumps({**json.loads(place.read_text()), "above_chance": False}))
+    none = unpublished(finished(Config(Path(), out=tmp_path), [cell]))
+    assert none[2] == "| bAbI-2, CNN, dot | 0 of 3 | 0.270 (0.220 to 0.310); 0.190 | — | — | — | — | — |"
 
 
 def test_orderings_are_of_every_pair_of_seeds_that_learned() -> None:
@@ -73,8 +91,8 @@ def test_orderings_are_of_every_pair_of_seeds_that_learned() -> None:
         ("sst", "lstm", "dot"): seeds(0.1) + seeds(0.9, accuracy=0.5),
     }  # fmt: skip
     assert orderings(measured)[2:] == [
-        "| sst, average, tanh > sst, lstm, tanh | 0.606 > 0.351 | 0.300, 0.300 | 3 of 6 |",
-        "| sst, lstm, tanh > sst, lstm, dot | 0.351 > 0.073 | 0.300, 0.100 | 3 of 3 |",
+        "| SST, average, tanh > SST, BiLSTM, tanh | 0.606 > 0.351 | 0.300, 0.300 | 3 of 6 |",
+        "| SST, BiLSTM, tanh > SST, BiLSTM, dot | 0.351 > 0.073 | 0.300, 0.100 | 3 of 3 |",
     ]
 
 
@@ -95,8 +113,10 @@ def test_what_cannot_be_computed_is_said_before_anything_is(tmp_path: Path) -> N
     for cell in ("sst:lstm", "sst:gru:tanh", "sst:lstm:relu", "imdb:lstm:tanh"):
         with pytest.raises(UserError, match=f"sst or babi-1.*lstm or cnn or average, tanh or dot; got '{cell}'"):
             main(Config(tmp_path, cells=("sst:lstm:tanh", cell), out=tmp_path))
-    with pytest.raises(UserError, match="--seeds"):
+    with pytest.raises(UserError, match="--seeds is at least 1; got 0"):
         Config(tmp_path, seeds=0)
+    with pytest.raises(UserError, match="--epochs is at least 1; got 0"):
+        Config(tmp_path, epochs=0)
     with pytest.raises(UserError, match="nothing is finished"):
         main(Config(tmp_path, out=tmp_path, table_only=True))
     done = python("-m", "analyses.adversarial_attention.reproduce", "--data", str(tmp_path), "--out", str(tmp_path))
@@ -120,6 +140,7 @@ def test_ten_thousand_stories_are_other_classifiers(tmp_path: Path) -> None:
     put(tmp_path, "babi-1-lstm-tanh-0-en-10k.json", 1.0, 0.5)
     assert "| accuracy | 1.000 | 1.000 | — | +0.000 |" in table(finished(large, [CELL]))
     assert "0 of 1 seed learned" in table(finished(Config(tmp_path, out=tmp_path), [CELL]))[2]
+    assert table(finished(Config(tmp_path, babi="en-10k", epochs=2, out=tmp_path), [CELL])) == []
 
 
 def test_the_treebank_has_as_many_test_sentences_as_published(shared_data: Path) -> None:

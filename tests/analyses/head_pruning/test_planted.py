@@ -156,17 +156,23 @@ def test_correlations_are_those_of_the_means(how: str) -> None:
     assert low <= value <= high <= 1
 
 
-def test_the_interval_reaches_up_where_noise_pulls_down() -> None:
-    """Two noisy measurements of the same scores: their true correlation is 1, and mostly inside."""
-    held = []
-    for seed in range(20):
-        rng = np.random.default_rng(seed)
-        truth = rng.normal(size=60)
-        x, y = (truth + 2.0 * rng.normal(size=(20, 60)) for _ in range(2))
-        _, low, high = agreement.correlation((x, np.arange(20), _same), (y, np.arange(20), _same), "pearson", seed)
-        noise_free = 1.0
-        held.append(low <= noise_free and high > np.corrcoef(x.mean(0), y.mean(0))[0, 1])
-    assert np.mean(held) > 0.9
+@pytest.mark.parametrize(("how", "n", "n_heads", "noise"), [("pearson", 20, 270, 2.0), ("spearman", 12, 40, 2.0)])
+def test_intervals_hold_the_mean_correlation_of_as_many_sequences(
+    how: str, n: int, n_heads: int, noise: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In simulations; the ends tanh(2z − z*) of the basic bootstrap hold it in 45 % and 76 % of them."""
+    monkeypatch.setattr(agreement, "_RESAMPLES", 200)
+    correlate = {"spearman": stats.spearmanr, "pearson": stats.pearsonr}[how]
+    rng, held, units = np.random.default_rng(0), [], np.arange(n)
+    for seed in range(60):
+        truth = rng.normal(size=n_heads)
+        scores = truth, 0.5 * truth + 0.75**0.5 * rng.normal(size=n_heads)
+        means = ((each + noise / n**0.5 * rng.normal(size=n_heads) for each in scores) for _ in range(100))
+        expected = np.mean([correlate(*pair).statistic for pair in means])
+        x, y = (each + noise * rng.normal(size=(n, n_heads)) for each in scores)
+        _, low, high = agreement.correlation((x, units, _same), (y, units, _same), how, seed)
+        held.append(low <= expected <= high)
+    assert np.mean(held) > 0.88  # nominally 95 %, sd 3 %
 
 
 def _same(values: Any) -> Any:

@@ -3,7 +3,7 @@ import pytest
 from numpy.testing import assert_allclose
 from scipy import stats
 
-from interp.statistics import correlation, spearman_interval
+from interp.statistics import correlation, ends_over_sequences, spearman_interval
 
 
 @pytest.mark.parametrize("n", [10, 50])
@@ -58,3 +58,19 @@ def test_only_pairs_are_correlated():
         spearman_interval(np.zeros(3), np.zeros(4))
     with pytest.raises(ValueError, match="of the same length"):
         spearman_interval(np.zeros((3, 2)), np.zeros((3, 2)))
+
+
+def test_ends_over_sequences_are_those_of_the_formula():
+    drawn = np.random.default_rng(0).uniform(0.1, 0.5, size=500)
+    low, high = ends_over_sequences(0.6, np.append(drawn, np.nan), 9, level=0.9)
+    z = np.arctanh(drawn) - np.arctanh(drawn).mean()
+    w = np.sqrt(9 / 8) * stats.t.ppf(0.95, 8) / stats.norm.ppf(0.95)
+    assert_allclose([low, high], np.tanh(np.arctanh(0.6) - w * np.quantile(z, [0.95, 0.05])))
+
+
+def test_ends_over_sequences_are_missing_where_nothing_is_known():
+    drawn = np.full(10, 0.5)
+    assert np.isnan(ends_over_sequences(0.5, drawn, 1)).all()
+    assert np.isnan(ends_over_sequences(np.nan, drawn, 9)).all()
+    assert np.isnan(ends_over_sequences(0.5, np.where(np.arange(10) < 5, np.nan, drawn), 9)).all()
+    assert_allclose(ends_over_sequences(1.0, np.ones(10), 9), 1.0, atol=1e-8)

@@ -165,3 +165,36 @@ def test_one_odd_sequence_in_one_head_does_not_swamp_the_others():
     x[:, 0] = 0.9 + 1e-6 * rng.normal(size=32)
     x[3, 0] = 0.1  # resamples without it have next to no spread
     assert (simultaneous_lower(x)[1:] > 0.35).all()
+
+
+@pytest.mark.parametrize("n", [3, 15, 40])
+def test_shares_of_events_have_the_exact_interval_of_a_binomial(n):
+    x = (np.arange(n)[:, None] < [0, 1, n - 1, n]).astype(float)
+    interval, lower = mean_interval(x, level=0.9, events=True), simultaneous_lower(x, level=0.9, events=True)
+    for column, happened in enumerate((0, 1, n - 1, n)):
+        ends = stats.binomtest(happened, n).proportion_ci(0.9, method="exact")
+        assert_allclose([interval.low[column], interval.high[column]], [ends.low, ends.high])
+        one_sided = stats.binomtest(happened, n, alternative="greater").proportion_ci(1 - 0.1 / 4, method="exact")
+        assert lower[column] == pytest.approx(one_sided.low)
+
+
+def test_what_happened_in_all_units_is_not_certain():
+    rng = np.random.default_rng(0)
+    x = (rng.random((16, 2000)) < 0.9).astype(float)
+    interval = mean_interval(x, events=True)
+    assert ((interval.low <= 0.9) & (interval.high >= 0.9)).mean() >= 0.95  # as a mass: 0.8, its 1s are points
+    trials = (rng.random((200, 16, 40)) < 0.9).astype(float)
+    assert np.mean([(simultaneous_lower(x, events=True) <= 0.9).all() for x in trials]) >= 0.95  # as masses: 0
+
+
+def test_shares_of_events_that_are_no_yes_or_no_take_the_intervals_of_means():
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 4, (20, 5)) / 3
+    x[:, 4] = np.nan
+    x[0, 4] = 1.0
+    mean, shares = mean_interval(x, bounds=(0, 1)), mean_interval(x, events=True)
+    for field in ("value", "low", "high", "n"):
+        assert_array_equal(getattr(shares, field), getattr(mean, field))
+    assert_array_equal(simultaneous_lower(x, events=True), simultaneous_lower(x, bounds=(0, 1)))
+    holed = np.where(np.arange(20)[:, None] < 6, [[1.0]], np.nan)
+    assert mean_interval(holed, events=True).low[0] == pytest.approx(0.025 ** (1 / 6))

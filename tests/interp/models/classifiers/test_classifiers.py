@@ -144,7 +144,8 @@ def learnable(n: int, seed: int) -> Examples:
 
 
 def test_training_learns_keeps_the_best_epoch_and_can_be_resumed(tmp_path: Path) -> None:
-    train, dev = learnable(300, 1), learnable(100, 2)
+    train, dev = learnable(300, 1), learnable(400, 2)
+    dev.labels[0] = 1 - dev.labels[0]  # no epoch answers all of them right
     training = ClassifierTraining(epochs=6, batch=16, learning_rate=0.01)
     straight = classifier("lstm", "tanh", False, 2).float()
     history = train_classifier(straight, train, dev, training)
@@ -178,6 +179,19 @@ def test_training_learns_keeps_the_best_epoch_and_can_be_resumed(tmp_path: Path)
     for (name, one), two in zip(straight.state_dict().items(), resumed.state_dict().values(), strict=True):
         assert torch.equal(one, two), name
     assert not (tmp_path / RESUME).exists()
+
+
+def test_training_ends_when_no_later_epoch_can_be_better() -> None:
+    train, dev = learnable(300, 1), learnable(100, 2)
+    histories, weights = [], []
+    for epochs in (5, 30):
+        model = classifier("cnn", "tanh", False, 2).float()
+        training = ClassifierTraining(epochs=epochs, batch=16, learning_rate=0.01)
+        histories.append(train_classifier(model, train, dev, training))
+        weights.append(model.state_dict())
+    assert histories[0]["score"].iloc[-1] == 1.0
+    assert histories[1].equals(histories[0])
+    assert all(torch.equal(kept, weights[1][name]) for name, kept in weights[0].items())
 
 
 def test_the_loss_weighs_positives_as_published() -> None:
