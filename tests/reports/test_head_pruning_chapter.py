@@ -94,7 +94,8 @@ def test_kinds_of_another_analysis_are_read_when_the_page_is_drawn(tmp_path: Pat
         def load(self, name: str) -> Result:
             return Result(name, {"kinds": kinds} if name == "induction-heads" else {}, {})
 
-    made = chapter(pruning_tables.result(), Run())
+    run: Any = Run()
+    made = chapter(pruning_tables.result(), run)
     assert "1 induction head (100 %)" in verdicts(made)
     assert "22 heads of no kind" in verdicts(made)
     assert any(plate.name == "kinds-first" for plate in made.plates)
