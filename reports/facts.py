@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from reports import words
+from reports import glossary, words
 
 Facts = list[tuple[str, str]]
 
@@ -47,7 +47,7 @@ def of_run(provenance: Mapping[str, Any]) -> Facts:
     spent = ", ".join(part for part in (duration(provenance.get("wall_seconds")), _memory(provenance)) if part)
     seed, inputs = provenance.get("seed"), provenance.get("inputs") or {}
     made = [
-        *((words.sentence_case(words.DATA.get(name, str(name))), _told(given)) for name, given in inputs.items()),
+        *((words.sentence_case(glossary.DATA.get(name, str(name))), _told(given)) for name, given in inputs.items()),
         ("Settings", " · ".join([settings, *([f"seed {seed}"] if seed is not None else [])])),
         ("Run", " · ".join(part for part in (f"on {where}" if where else "", spent) if part)),
     ]

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from interp.errors import RunFolderError
 from interp.results import Result, RunFolder, write_file
-from reports import embed, facts, style, svg, words
+from reports import embed, facts, glossary, style, svg, words
 from reports.chapters import Chapter, Plate
 from reports.chapters.declared import find_chapter
 from reports.figures.heads import MAP
@@ -188,31 +188,24 @@ def _known_heads(parts: list[Part]) -> set[tuple[int, int]]:
     return known
 
 
+def _values_of(column: str, parts: list[Part]) -> set[str]:
+    """What a column holds, in all tables that have it."""
+    tables = [table for part in parts for table in part.result.tables.values() if column in table]
+    return {str(value) for table in tables for value in table[column].unique()}
+
+
 def _about(parts: list[Part], known: set[tuple[int, int]]) -> Mapping[str, Any]:
     """What the script has to know, as JSON."""
-    sites = {
-        str(site)
-        for part in parts
-        for table in part.result.tables.values()
-        if "site" in table
-        for site in table["site"].unique()
-    }
-    metrics = {
-        str(metric)
-        for part in parts
-        for table in part.result.tables.values()
-        if "metric" in table
-        for metric in table["metric"].unique()
-    }
+    sites, metrics = (_values_of(column, parts) for column in ("site", "metric"))
     return {
         "layers": max((layer for layer, _ in known), default=-1) + 1,
         "heads": max((head for _, head in known), default=-1) + 1,
         "stacks": sorted({words.stack_name(site) for site in sites}),
         "stackOf": {site: words.stack_name(site) for site in sorted(sites)},
-        "metrics": {metric: words.short_metric(metric) for metric in (*words.METRICS, *sorted(metrics))},
-        "units": words.UNITS,
-        "data": words.DATA,
-        "kinds": words.KINDS,
+        "metrics": {metric: glossary.short_metric(metric) for metric in (*glossary.METRICS, *sorted(metrics))},
+        "units": glossary.UNITS,
+        "data": glossary.DATA,
+        "kinds": glossary.KINDS,
         "analyses": [
             {"name": part.analysis, "title": part.chapter.title, "tables": [table.about for table in part.tables]}
             for part in parts

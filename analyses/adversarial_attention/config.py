@@ -4,6 +4,8 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+from interp.settings import check_at_least
+
 Encoder = Literal["lstm", "cnn", "average"]
 Attention = Literal["tanh", "dot"]
 
@@ -107,14 +109,11 @@ class Config:
     """full: all encoders and both attentions, three seeds each, all test texts, more variants and weights."""
 
     def __post_init__(self) -> None:
-        at_least = {
-            "longest": 2, "shortest": 0, "seeds": 1, "epochs": 1, "instances": 2, "permutations": 1, "adversaries": 1,
-            "steps": 0, "variants": 0, "instances_per_pass": 1, "seed": 0, "top": 1, "length": 8, "places": 1,
-            "horizon": 1, "position": 0, "least_keys": 2, "head_starts": 1, "knocked": 3, "copies": 1,
-        }  # fmt: skip
-        for name, least in at_least.items():
-            if (value := getattr(self, name)) is not None and value < least:
-                raise ValueError(f"{name} must be at least {least}; got {value}")
+        check_at_least(
+            self, longest=2, shortest=0, seeds=1, epochs=1, instances=2, permutations=1, adversaries=1, steps=0,
+            variants=0, instances_per_pass=1, seed=0, top=1, length=8, places=1, horizon=1, position=0, least_keys=2,
+            head_starts=1, knocked=3, copies=1,
+        )  # fmt: skip
         for name in ("penalty", "margin"):
             if not (math.isfinite(value := getattr(self, name)) and value >= 0):
                 raise ValueError(f"{name} must be a finite number, at least 0; got {value}")

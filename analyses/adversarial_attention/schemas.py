@@ -1,52 +1,19 @@
 """What the tables look like, checked before they are saved. A part that was not asked for leaves its tables empty."""
 
 from collections.abc import Mapping
-from typing import Any
 
 import pandas as pd
 import pandera.pandas as pa
 
-_INTERVAL = pa.Check(
-    lambda table: ~(table["ci_low"] > table["ci_high"]), error="ci_low must not be above ci_high", name="interval"
-)
+from interp.results.columns import EDGE, ENDS, HEAD, INDEX, INTERVAL, TOKENS, number, word, yes_or_no
+from interp.results.tables import empty_table
+
 LN2 = 0.6931472
 
-
-def whole(*checks: pa.Check) -> pa.Column:
-    """A column of whole numbers."""
-    return pa.Column(None, [pa.Check(pd.api.types.is_integer_dtype, error="must hold whole numbers"), *checks],
-                     metadata={"empty": "int64"})  # fmt: skip
-
-
-def number(low: float | None = None, high: float | None = None) -> pa.Column:
-    """A column of numbers within a range, or NaN."""
-    checks = [pa.Check(pd.api.types.is_numeric_dtype, error="must hold numbers")]
-    checks += [] if low is None else [pa.Check.ge(low)]
-    checks += [] if high is None else [pa.Check.le(high)]
-    return pa.Column(None, checks, nullable=True, metadata={"empty": "float64"})
-
-
-def word(*allowed: str) -> pa.Column:
-    """A column of text, or of some words."""
-    checks = [pa.Check.isin(allowed)] if allowed else []
-    return pa.Column(None, [pa.Check(_holds_text, error="must hold text"), *checks], metadata={"empty": "str"})
-
-
-def yes() -> pa.Column:
-    """A column of booleans."""
-    return pa.Column(None, [pa.Check(pd.api.types.is_bool_dtype, error="must hold yes or no")],
-                     metadata={"empty": "bool"})  # fmt: skip
-
-
-def _holds_text(column: Any) -> bool:
-    return len(column) == 0 or pd.api.types.is_string_dtype(column)
-
-
-_COUNT = whole(pa.Check.ge(0))
 _SHARE = number(-1e-9, 1 + 1e-9)
 _JSD = number(-1e-6, LN2 + 1e-6)
-ENDS = {"ci_low": number(), "ci_high": number(), "n": _COUNT}
-_KIND = {"encoder": word("lstm", "cnn", "average"), "attention": word("tanh", "dot"), "seed": _COUNT}
+_ENDS = {**ENDS, "n": INDEX}
+_KIND = {"encoder": word("lstm", "cnn", "average"), "attention": word("tanh", "dot"), "seed": INDEX}
 _CLASS = {**_KIND, "class": word()}
 
 CLASSIFIERS = {
@@ -57,11 +24,11 @@ CLASSIFIERS = {
             "auc": _SHARE,
             "f1": _SHARE,
             "chance": _SHARE,
-            "best_epoch": _COUNT,
-            "epochs": _COUNT,
-            "n": _COUNT,
-            "learned": yes(),
-            "tested": yes(),
+            "best_epoch": INDEX,
+            "epochs": INDEX,
+            "n": INDEX,
+            "learned": yes_or_no(),
+            "tested": yes_or_no(),
             "note": word(),
         }
     ),
@@ -70,12 +37,12 @@ CLASSIFIERS = {
             **_CLASS,
             "pair": word("attention_gradient", "attention_leave_one_out", "gradient_leave_one_out"),
             "value": number(-1.0, 1.0),
-            **ENDS,
+            **_ENDS,
             "sd": number(0.0),
             "significant": _SHARE,
-            "undefined": _COUNT,
+            "undefined": INDEX,
         },
-        checks=[_INTERVAL],
+        checks=[INTERVAL],
     ),
     "permutation": pa.DataFrameSchema(
         {
@@ -83,27 +50,27 @@ CLASSIFIERS = {
             "max_attention_low": _SHARE,
             "max_attention_high": _SHARE,
             "value": _SHARE,
-            **ENDS,
+            **_ENDS,
             "median": _SHARE,
         },
-        checks=[_INTERVAL],
+        checks=[INTERVAL],
     ),
     "adversaries": pa.DataFrameSchema(
         {
             **_CLASS,
             "epsilon": number(0.0, 1.0),
-            "steps": _COUNT,
+            "steps": INDEX,
             "value": _JSD,
-            **ENDS,
+            **_ENDS,
             "median": _JSD,
             "above_half": _SHARE,
             "share": number(-1e-6, 1 + 1e-3),
             "among": _JSD,
             "tvd": _SHARE,
             "found": _SHARE,
-            "failed": _COUNT,
+            "failed": INDEX,
         },
-        checks=[_INTERVAL],
+        checks=[INTERVAL],
     ),
     "consistent": pa.DataFrameSchema(
         {
@@ -111,7 +78,7 @@ CLASSIFIERS = {
             "attention": word(),
             "kind": word(),
             "weight": number(0.0),
-            "seed": _COUNT,
+            "seed": INDEX,
             "accuracy": _SHARE,
             "f1": _SHARE,
             "jsd": _JSD,
@@ -120,31 +87,37 @@ CLASSIFIERS = {
             "tvd": _SHARE,
             "tvd_low": number(),
             "tvd_high": number(),
-            "n": _COUNT,
+            "n": INDEX,
             "note": word(),
         }
     ),
     "erasure": pa.DataFrameSchema(
-        {**_KIND, "alpha_low": _SHARE, "alpha_high": _SHARE, "value": number(), **ENDS, "negative": _SHARE},
-        checks=[_INTERVAL],
+        {**_KIND, "alpha_low": _SHARE, "alpha_high": _SHARE, "value": number(), **_ENDS, "negative": _SHARE},
+        checks=[INTERVAL],
     ),
     "flips": pa.DataFrameSchema(
-        {**_KIND, "most_attended": word("flips", "stays"), "random": word("flips", "stays"), "value": _SHARE, **ENDS},
-        checks=[_INTERVAL],
+        {**_KIND, "most_attended": word("flips", "stays"), "random": word("flips", "stays"), "value": _SHARE, **_ENDS},
+        checks=[INTERVAL],
     ),
     "removal": pa.DataFrameSchema(
-        {**_KIND, "order": word(), "value": _SHARE, **ENDS, "never": _SHARE}, checks=[_INTERVAL]
+        {**_KIND, "order": word(), "value": _SHARE, **_ENDS, "never": _SHARE}, checks=[INTERVAL]
     ),
-    "conicity": pa.DataFrameSchema({**_CLASS, "value": number(-1.0, 1.0), **ENDS, "chance": number()}),
+    "conicity": pa.DataFrameSchema({**_CLASS, "value": number(-1.0, 1.0), **_ENDS, "chance": number()}),
     "supporting_facts": pa.DataFrameSchema(
-        {**_KIND, "ranking": word("attention", "gradient", "leave_one_out"), "value": _SHARE, **ENDS, "chance": _SHARE},
-        checks=[_INTERVAL],
+        {
+            **_KIND,
+            "ranking": word("attention", "gradient", "leave_one_out"),
+            "value": _SHARE,
+            **_ENDS,
+            "chance": _SHARE,
+        },
+        checks=[INTERVAL],
     ),
     "examples": pa.DataFrameSchema(
         {
             **_CLASS,
-            "instance": _COUNT,
-            "n_words": _COUNT,
+            "instance": INDEX,
+            "n_words": INDEX,
             "max_attention": number(),
             "output": number(),
             "tau_gradient": number(),
@@ -161,9 +134,9 @@ CLASSIFIERS = {
     "instances": pa.DataFrameSchema(
         {
             **_KIND,
-            "instance": _COUNT,
+            "instance": INDEX,
             "which": word("original", "adversarial"),
-            "position": _COUNT,
+            "position": INDEX,
             "text": word(),
             "weight": _SHARE,
             "output": number(),
@@ -175,23 +148,21 @@ CLASSIFIERS = {
     ),
 }
 
-_HEAD = {"site": word(), "layer": _COUNT, "head": _COUNT}
-
 # The table `heads` is checked by itself, wherever it is
 HEADS: dict[str, pa.DataFrameSchema] = {
     "freedom_rows": pa.DataFrameSchema(
         {
-            **_HEAD,
+            **HEAD,
             "data": word("text", "repeated"),
-            **dict.fromkeys(("sequence", "document", "query", "n_keys", "runs"), _COUNT),
+            **dict.fromkeys(("sequence", "document", "query", "n_keys", "runs"), INDEX),
             "ceiling": _JSD,
             "max_weight": _SHARE,
-            "searched": yes(),
+            "searched": yes_or_no(),
             "jsd": _JSD,
             "share": _SHARE,
             "tvd": _SHARE,
             "found_by": word(),
-            "pinned": yes(),
+            "pinned": yes_or_no(),
             "nullspace_jsd": _JSD,
             "nullspace_share": _SHARE,
             "random_values_jsd": _JSD,
@@ -203,36 +174,31 @@ HEADS: dict[str, pa.DataFrameSchema] = {
     ),
     "freedom_by_keys": pa.DataFrameSchema(
         {
-            "low": _COUNT,
-            "high": _COUNT,
+            "low": INDEX,
+            "high": INDEX,
             "metric": word("nullspace_share", "freedom_share", "random_values_share"),
             "value": _SHARE,
-            **ENDS,
-            "rows": _COUNT,
+            **_ENDS,
+            "rows": INDEX,
         },
-        checks=[_INTERVAL],
+        checks=[INTERVAL],
     ),
     "freedom_worth": pa.DataFrameSchema(
         {
             "predictor": word("freedom", "importance"),
             "controls": word(),
             "value": number(-1.0 - 1e-9, 1.0 + 1e-9),
-            "ci_low": number(),
-            "ci_high": number(),
+            **ENDS,
             "p": _SHARE,
-            "n_heads": _COUNT,
-            "n": _COUNT,
+            "n_heads": INDEX,
+            "n": INDEX,
             "note": word(),
         },
-        checks=[_INTERVAL],
+        checks=[INTERVAL],
     ),
     "patterns": pa.DataFrameSchema(
         {
-            **_HEAD,
-            "data": word(),
-            "sequence": _COUNT,
-            "query": _COUNT,
-            "key": _COUNT,
+            **EDGE,
             "which": word("original", "adversarial"),
             "weight": _SHARE,
             "jsd": _JSD,
@@ -241,9 +207,7 @@ HEADS: dict[str, pa.DataFrameSchema] = {
             "probability": _SHARE,
         }
     ),
-    "tokens": pa.DataFrameSchema(
-        {"data": word(), "sequence": _COUNT, "position": _COUNT, "token": _COUNT, "text": word()}
-    ),
+    "tokens": pa.DataFrameSchema(TOKENS),
 }
 
 SCHEMAS = {**CLASSIFIERS, **HEADS}
@@ -256,7 +220,4 @@ def with_absent(tables: Mapping[str, pd.DataFrame]) -> dict[str, pd.DataFrame]:
 
 def empty(name: str) -> pd.DataFrame:
     """A table without rows that fits its schema."""
-    columns = SCHEMAS[name].columns
-    return pd.DataFrame(
-        {column: pd.Series(dtype=(of.metadata or {}).get("empty", "object")) for column, of in columns.items()}
-    )
+    return empty_table(SCHEMAS[name].columns)

@@ -22,8 +22,6 @@ trained on tasks whose answer is known. Some are asked of the model. docs/attent
 
 from collections.abc import Callable
 
-import pandas as pd
-
 from analyses.attention_design import (
     claims,
     cost,
@@ -42,6 +40,7 @@ from analyses.attention_design.config import Config
 from analyses.attention_design.schemas import SCHEMAS
 from interp import HookedModel
 from interp.results import Result, Workspace
+from interp.results.tables import joined
 
 __all__ = ["MEMORY_SETTINGS", "QUICK", "SCHEMAS", "Config", "run"]
 
@@ -60,11 +59,6 @@ SECTIONS: dict[str, Callable[[Config], list[claims.Claim]]] = {
     "depth": depth.claims,
     "cost": cost.claims,
 }
-
-
-def joined(parts: list[pd.DataFrame]) -> pd.DataFrame:
-    """Tables one below the other; empty ones, which know no dtypes, are left out where another is not empty."""
-    return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
 
 
 def run(model: HookedModel, config: Config, work: Workspace) -> Result:

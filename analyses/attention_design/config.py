@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 
 from tyro.conf import arg
 
+from interp.settings import check_at_least
+
 TOPICS = (
     "formula", "scaling", "saturation", "floating-point", "kernels", "heads", "masks", "positions", "depth", "cost",
 )  # fmt: skip
@@ -37,9 +39,7 @@ class Config:
             raise ValueError(f"topics are {', '.join(TOPICS)}; got {', '.join(unknown)}")
         if not self.topics:
             raise ValueError("topics must name at least one section")
-        for name, least in {"seeds": 5, "tokens": 16, "windows": 1, "seed": 0}.items():
-            if (value := getattr(self, name)) is not None and value < least:
-                raise ValueError(f"{name} must be at least {least}; got {value}")
+        check_at_least(self, seeds=5, tokens=16, windows=1, seed=0)
 
     @property
     def is_full(self) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import pandas as pd
@@ -19,8 +19,9 @@ from interp import HookedModel
 from interp.attention.edits import ScaleExponent
 from interp.attention.probes import Entropy, MaxWeight, RowMean
 from interp.attention.rows import Rows
-from interp.data import SAMPLE, Sequences, Vocabulary, prefix_tokens, read_documents, repeated_tokens, windows
+from interp.data import Sequences, Vocabulary, prefix_tokens, repeated_tokens
 from interp.errors import UserError
+from interp.model_data import pass_arguments, reads_text, reads_tokens, text_windows, within_context
 from interp.models.recording import Run
 from interp.results import Workspace
 from interp.statistics import mean_interval, spearman_interval
@@ -51,9 +52,8 @@ def tables(model: HookedModel, config: Config, work: Workspace) -> dict[str, pd.
     text = _text(model, config, work)
     found, heads = [], pd.DataFrame()
     if text is not None:
-        run = _run(
-            model, text, probes=[ScoreDeviation(first_position=16), MaxWeight(first_position=16), Entropy()], keep="qk"
-        )
+        asked = [ScoreDeviation(first_position=16), MaxWeight(first_position=16), Entropy()]
+        run = model.run(**pass_arguments(model, text), probes=asked, keep="qk")
         measured = {name: run.values(i).mean(1) for i, name in enumerate(("deviation", "max", "entropy"))}
         heads = heads_table(run)
         found = [deviations(model, measured), *features(run.traces, measured, config.seed, work)]
@@ -213,40 +213,23 @@ def heads_table(run: Run) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _run(model: HookedModel, text: Sequences, **asked: Any) -> Run:
-    valid = None if bool(text.valid.all()) else text.valid
-    given: dict[str, Any] = {"tokens": text.tokens, "valid": valid}
-    if model.is_encoder_decoder:
-        given |= {"decoder_tokens": text.tokens, "decoder_valid": valid}
-    return model.run(**given, **asked)
-
-
 def _text(model: HookedModel, config: Config, work: Workspace) -> Sequences | None:
     """Windows of text; random tokens that repeat for a model without a tokenizer; None for one that reads no tokens."""
-    if model.d_vocab is None or getattr(model.module, "main_input_name", "input_ids") != "input_ids":
+    if not reads_tokens(model):
         work.skip("what is measured on the model", "it reads no tokens")
         return None
-    length = config.tokens if model.n_ctx is None else min(config.tokens, model.n_ctx)
-    source = config.text or SAMPLE
-    if model.tokenizer is None and not source.endswith(".npy"):
+    length = within_context(model, config.tokens)
+    if not reads_text(model, config.text):
         work.note(
             "The model came without a tokenizer: what is measured on it is measured on random tokens that repeat."
         )
         prefix = prefix_tokens(None, model.config)
-        vocabulary = Vocabulary.of_size(model.d_vocab, set(prefix))
+        vocabulary = Vocabulary.of_size(model.d_vocab or 0, set(prefix))
         period = (length - len(prefix)) // 2
         return repeated_tokens(
             vocabulary, period, 2, config.windows, seed=config.seed, prefix=prefix, context=model.n_ctx
         )
-    return windows(
-        read_documents(source),
-        model.tokenizer,
-        length,
-        n=config.windows,
-        seed=config.seed,
-        vocab_size=model.d_vocab,
-        context=model.n_ctx,
-    )
+    return text_windows(model, config.text, length, n=config.windows, seed=config.seed)
 
 
 def _losses(model: HookedModel, text: Sequences, edits: list[ScaleExponent]) -> np.ndarray:

@@ -9,6 +9,7 @@ from scipy import stats
 
 from analyses.head_pruning.config import Config
 from analyses.head_pruning.scores import Samples, Scores
+from interp.results.tables import empty_table
 from interp.statistics import ends_over_sequences, unit_means
 
 _RESAMPLES = 1000
@@ -45,7 +46,7 @@ def transfer(scores: Scores, config: Config) -> pd.DataFrame:
     columns = {"data": str, "other": str, "r": float, "ci_low": float, "ci_high": float, "n_heads": int}
     names = list(scores.derivative)
     if len(names) < 2:
-        return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in columns.items()})
+        return empty_table(columns)
     both = [(scores.derivative[name], scores.units[name], scores.normalised) for name in names]
     r, low, high = correlation(both[0], both[1], "pearson", config.seed)
     found = {"data": names[0], "other": names[1], "r": r, "ci_low": low, "ci_high": high, "n_heads": len(scores.heads)}

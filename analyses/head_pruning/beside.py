@@ -1,6 +1,6 @@
 """Published numbers of head pruning beside those measured on a classifier, in words."""
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +11,6 @@ from analyses.head_pruning.classified import Measured
 from analyses.head_pruning.config import SHARES
 from interp.statistics import benjamini_hochberg, mean_interval, paired_p
 
-if TYPE_CHECKING:
-    from analyses.head_pruning.reproduce_michel import Config
-
 Row = dict[str, str]
 ALPHA = 0.05
 
@@ -23,7 +20,7 @@ def row(paper: str, quantity: str, known: str, measured: str = "") -> Row:
     return {"paper": paper, "quantity": quantity, "published": known, "measured": measured, "needs": ""}
 
 
-def rows(found: Measured, config: "Config") -> list[Row]:
+def rows(found: Measured) -> list[Row]:
     """All numbers that a classifier can be compared with; changes of accuracy are in percentage points."""
     return [
         row("", "accuracy of the whole model, %", "", _mean(100 * (1 - found.errors))),
@@ -31,7 +28,7 @@ def rows(found: Measured, config: "Config") -> list[Row]:
         *_pruned(found),
         *_alone(found),
         *_speed(found),
-        *_gated(found, config),
+        *_gated(found),
     ]
 
 
@@ -93,10 +90,10 @@ def _speed(found: Measured) -> list[Row]:
     return made
 
 
-def _gated(found: Measured, config: "Config") -> list[Row]:
+def _gated(found: Measured) -> list[Row]:
     n = len(found.heads)
     made = []
-    for number, penalty in enumerate(sorted(config.gate_penalties)):
+    for number, penalty in enumerate(sorted(found.gates["penalty"].unique())):
         gate: Any = found.gates.loc[found.gates["penalty"] == penalty, "gate"]
         said = f"{int((gate > 0).sum())} of {n}: {_mean(-100 * found.gated[number], sign=True)}"
         known = published.GATES if number == 0 else ""

@@ -28,6 +28,7 @@ from interp.importance import michel
 from interp.models.pruning import kept_after, prune
 from interp.models.pruning.cost import measure_times, ratios
 from interp.results import Workspace
+from interp.results.tables import empty_table
 
 BATCH_SIZES = (1, 64)
 Samples = Float[NDArray[np.float64], "set text"]
@@ -189,7 +190,7 @@ def _times(model: HookedModel, going: Sequence[Head], length: int, rounds: int, 
     """Time of the pruned and of the masked model over that of the unpruned one."""
     columns = ["phase", "batch_size", "length", "variant", "ratio", "ci_low", "ci_high", "n"]
     if not rounds:
-        return pd.DataFrame({name: pd.Series(dtype=float) for name in columns})
+        return empty_table(dict.fromkeys(columns, float))
     pruned: Any = prune(model, kept_after(model, going))
     found = measure_times(model, pruned, batch_sizes=BATCH_SIZES, lengths=(length,), new_tokens=0, rounds=rounds,
                           seed=seed)  # fmt: skip

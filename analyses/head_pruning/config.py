@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from interp.settings import check_at_least
+
 SHARES = tuple(step / 10 for step in range(11))
 """Shares of the heads that curves prune, as nearly as whole heads allow: Michel et al.'s 10 % a step."""
 
@@ -59,13 +61,10 @@ class Config:
     gates, time models from which heads were cut out, train small models with few heads from scratch."""
 
     def __post_init__(self) -> None:
-        at_least = {
-            "length": 8, "sequences": 6, "second_sequences": 2, "ablated": 2, "steps": 1, "random_orders": 1,
-            "gate_steps": 1, "scratch_seeds": 2, "scratch_steps": 2, "seed": 0, "tokens_per_pass": 1,
-        }  # fmt: skip
-        for name, least in at_least.items():
-            if (value := getattr(self, name)) is not None and value < least:
-                raise ValueError(f"{name} must be at least {least}; got {value}")
+        check_at_least(
+            self, length=8, sequences=6, second_sequences=2, ablated=2, steps=1, random_orders=1, gate_steps=1,
+            scratch_seeds=2, scratch_steps=2, seed=0, tokens_per_pass=1,
+        )  # fmt: skip
         if self.metric not in ("loss", "accuracy") and ":" not in self.metric:
             raise ValueError(f"metric is loss, accuracy or package.module:function; got {self.metric!r}")
         if not self.gate_penalties or min(self.gate_penalties) < 0:

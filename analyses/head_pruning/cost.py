@@ -11,6 +11,7 @@ from interp.errors import UserError
 from interp.models.pruning import Head, kept_after, prune
 from interp.models.pruning.cost import Clock, measure_times, ratios, sizes
 from interp.results import Workspace
+from interp.results.tables import empty_table
 
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9)
 """Of the heads that are cut out, the first in the order of importance."""
@@ -49,7 +50,7 @@ def table(model: HookedModel, order: pd.DataFrame, config: Config, work: Workspa
         parts.append(made["cost"].assign(share=count / len(going), n_pruned=count))
     found: Any = pd.concat(parts, ignore_index=True)
     if found.empty:
-        return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in _COLUMNS.items()})
+        return empty_table(_COLUMNS)
     if not config.is_full:
         work.skip("time of pruned models", "budget is report")
     unpruned = found[found["n_pruned"] == 0].set_index("quantity")["value"]

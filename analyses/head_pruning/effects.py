@@ -15,6 +15,7 @@ from interp import HookedModel
 from interp.ablation import Kind, ablation_effects, all_but_one
 from interp.direct import direct_effects, known_weights, why_no_direct_effect
 from interp.results import Workspace
+from interp.results.tables import empty_table
 from interp.statistics import benjamini_hochberg, mean_interval, paired_p, too_few
 
 KINDS: tuple[Kind, ...] = ("resample", "mean", "zero", "mean_pattern")
@@ -109,7 +110,7 @@ def best_heads(model: HookedModel, data: Data, scores: Scores, config: Config, w
         work.skip("one head left of each layer", "budget is report")
     else:
         return work.step("best-head", lambda: {"best": _best(model, data, scores, sets, config, work)})["best"]
-    return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in columns.items()})
+    return empty_table(columns)
 
 
 def _best(

@@ -26,6 +26,7 @@ from interp.models.pruning import keep_in_each_layer, prune, scores_of
 from interp.models.training import TrainingConfig, train
 from interp.models.transformer import Transformer, TransformerConfig, hook_transformer
 from interp.results import Workspace
+from interp.results.tables import empty_table
 from interp.statistics import mean_interval
 
 N_HEADS, FEWER, DROPOUTS = 8, (1, 2), (0.0, 0.2)
@@ -48,7 +49,7 @@ def table(
     """
     if not config.is_full:
         work.skip("small models with few heads from scratch, against larger ones cut to as few", "budget is report")
-        return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in _COLUMNS.items()})
+        return empty_table(_COLUMNS)
     trained: list[int] = []
 
     def losses(seed: int) -> dict[str, pd.DataFrame]:

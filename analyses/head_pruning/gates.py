@@ -25,6 +25,7 @@ from interp import HookedModel
 from interp.ablation import Batch, Metric
 from interp.attention.edits import GateHeads
 from interp.results import Workspace
+from interp.results.tables import empty_table
 from interp.statistics import mean_interval
 
 BETA, LOW, HIGH = 0.33, -0.1, 1.1  # Voita's temperature and stretch
@@ -59,7 +60,7 @@ def tables(model: HookedModel, data: Data, scores: Scores, config: Config, work:
     """The tables ``gates`` (each head at each λ) and ``gates_path`` (heads kept, the metric on the reported part)."""
     if not config.is_full and not is_cheap(model):
         work.skip("learned gates", "budget is report")
-        return {"gates": _empty(GATES), "gates_path": _empty(PATH)}
+        return {"gates": empty_table(GATES), "gates_path": empty_table(PATH)}
     reported = data.batches(model, data.reported_on, config)
     untouched = values_under(model, reported, data.measure.metric, {})
     start = np.full(len(scores.heads), START, np.float32)
@@ -142,7 +143,3 @@ def _weights_put_back(model: HookedModel, trained: bool) -> Iterator[None]:
                 if name in before:
                     parameter.copy_(before[name])
                     parameter.grad = None
-
-
-def _empty(columns: dict[str, type]) -> pd.DataFrame:
-    return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in columns.items()})

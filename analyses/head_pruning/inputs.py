@@ -11,17 +11,15 @@ from analyses.head_pruning.config import CHEAP_PARAMETERS, Config
 from analyses.head_pruning.metrics import Measure
 from interp import HookedModel
 from interp.data import (
-    SAMPLE,
     Sequences,
     Vocabulary,
     copied_segments,
     prefix_tokens,
-    read_documents,
     repeated_tokens,
     suffix_tokens,
-    windows,
 )
 from interp.errors import UserError
+from interp.model_data import pass_arguments, reads_text, require_tokens, text_windows
 from interp.models.sites import AttentionSite
 from interp.results import Workspace
 from interp.statistics.units import unit_index
@@ -50,7 +48,7 @@ class Data:
         """Arguments of `HookedModel.run` for some of the sequences, a pass each."""
         most = max(1, config.tokens_per_pass // self.sequences.n_positions)
         parts = np.array_split(rows, -(-len(rows) // most))
-        return [_arguments(model, self.sequences.select(part)) for part in parts]
+        return [pass_arguments(model, self.sequences.select(part)) for part in parts]
 
     def units(self, rows: NDArray[np.intp]) -> NDArray[np.int64]:
         """Which of some sequences count as one observation."""
@@ -68,12 +66,10 @@ class Inputs:
     def described(self) -> dict[str, dict[str, str]]:
         """What they are and the hash of their tokens, for the provenance."""
         return {
-            each.name: {
-                "what": each.sequences.describe(), "sha256": each.sequences.hash(), "metric": each.measure.name,
-                "unit": each.measure.unit,
-            }
-            for each in (self.first, self.second) if each is not None
-        }  # fmt: skip
+            each.name: {**each.sequences.provenance(), "metric": each.measure.name, "unit": each.measure.unit}
+            for each in (self.first, self.second)
+            if each is not None
+        }
 
 
 def is_cheap(model: HookedModel) -> bool:
@@ -107,12 +103,7 @@ def make(model: HookedModel, config: Config, work: Workspace) -> Inputs:
     Raises:
         UserError: the model reads no tokens, or the text does not fit it.
     """
-    if model.d_vocab is None or getattr(model.module, "main_input_name", "input_ids") != "input_ids":
-        name = model.info.get("name", "this model")
-        raise UserError(
-            f"heads are pruned by what they do to sequences of tokens, but {name} reads none, or its config does not "
-            "say how many there are (vocab_size)"
-        )
+    require_tokens(model, "heads are pruned by what they do to sequences of tokens")
     room = None if model.n_ctx is None else model.n_ctx // (2 if _finds_continuations(model) else 1)
     length = config.length if room is None else min(config.length, room)
     if length < config.length:
@@ -120,35 +111,34 @@ def make(model: HookedModel, config: Config, work: Workspace) -> Inputs:
     if model.is_encoder_decoder:
         work.note("Encoder and decoder are given the same tokens.")
     n = config.n_sequences(is_cheap(model))
-    reads_text = model.tokenizer is not None or (config.text or "").endswith(".npy")
-    if reads_text:
-        first = _of_text(model, "text", config.text or SAMPLE, length, n, config, work)
+    of_text = reads_text(model, config.text)
+    if of_text:
+        first = _of_text(model, "text", config.text, length, n, config, work)
     else:
         first = _of_random(model, "repeated", length, n, config, work, is_second=False)
-    second = _second(model, reads_text, length, config, work)
+    second = _second(model, of_text, length, config, work)
     return Inputs(first, second)
 
 
-def _second(model: HookedModel, reads_text: bool, length: int, config: Config, work: Workspace) -> Data | None:
+def _second(model: HookedModel, of_text: bool, length: int, config: Config, work: Workspace) -> Data | None:
     if config.second_text is not None:
-        if model.tokenizer is None and not config.second_text.endswith(".npy"):
+        if not reads_text(model, config.second_text):
             work.skip("the second text", "the model came without a tokenizer; --second-text takes token ids (.npy)")
             return None
         return _of_text(model, "second_text", config.second_text, length, config.second_sequences, config, work)
-    if reads_text and not model.is_causal:
+    if of_text and not model.is_causal:
         work.skip("a second text", "without --second-text there are random tokens that repeat, which tell a model "
                   "nothing that does not predict the next one")  # fmt: skip
         return None
-    name = "repeated" if reads_text else "segments"
+    name = "repeated" if of_text else "segments"
     return _of_random(model, name, length, config.second_sequences, config, work, is_second=True)
 
 
-def _of_text(model: HookedModel, name: str, source: str, length: int, n: int, config: Config, work: Workspace) -> Data:
+def _of_text(
+    model: HookedModel, name: str, source: str | None, length: int, n: int, config: Config, work: Workspace
+) -> Data:
     span = length * (2 if _finds_continuations(model) else 1)
-    sequences = windows(
-        read_documents(source), model.tokenizer, span, n=n, seed=config.seed, vocab_size=model.d_vocab,
-        context=model.n_ctx,
-    )  # fmt: skip
+    sequences = text_windows(model, source, span, n=n, seed=config.seed)
     for note in sequences.notes:
         work.note(f"{'Second text' if name == 'second_text' else 'Text'}: {note}")
     return _measured(model, name, sequences, None, config, work, name == "second_text")
@@ -157,7 +147,8 @@ def _of_text(model: HookedModel, name: str, source: str, length: int, n: int, co
 def _of_random(
     model: HookedModel, name: str, length: int, n: int, config: Config, work: Workspace, is_second: bool
 ) -> Data:
-    vocabulary, around = _vocabulary(model), _around(model)
+    vocabulary = _vocabulary(model)
+    around: dict[str, Any] = {"prefix": prefix_tokens(model.tokenizer), "suffix": suffix_tokens(model.tokenizer)}
     room = length - len(around["prefix"]) - len(around["suffix"])
     span = room * (2 if _finds_continuations(model) else 1)
     if name == "repeated":
@@ -244,19 +235,6 @@ def _finds_continuations(model: HookedModel) -> bool:
     find = getattr(model.module, "get_output_embeddings", None)
     has_head = find is not None and find() is not None and model.output_head_loaded
     return not has_head or getattr(model.tokenizer, "mask_token_id", None) is None
-
-
-def _arguments(model: HookedModel, sequences: Sequences) -> dict[str, Any]:
-    given = {"tokens": sequences.tokens}
-    return given | ({"decoder_tokens": sequences.tokens} if model.is_encoder_decoder else {})
-
-
-def _around(model: HookedModel) -> dict[str, Any]:
-    tokenizer = model.tokenizer
-    return {
-        "prefix": [] if tokenizer is None else prefix_tokens(tokenizer),
-        "suffix": [] if tokenizer is None else suffix_tokens(tokenizer),
-    }
 
 
 def _vocabulary(model: HookedModel) -> Vocabulary:

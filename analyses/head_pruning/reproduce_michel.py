@@ -117,7 +117,7 @@ def reproduce(config: Config) -> pd.DataFrame:
         model, texts["scored"], texts["reported"], config.out / "steps" / inputs[:16],
         penalties=config.gate_penalties, gate_steps=config.gate_steps, rounds=config.rounds, seed=config.seed,
     )  # fmt: skip
-    return pd.DataFrame([*_described(config, drawn, fit), *rows(found, config), *_elsewhere()])
+    return pd.DataFrame([*_described(config, drawn, fit), *rows(found), *_elsewhere()])
 
 
 def _described(config: Config, drawn: dict[str, pd.DataFrame], fit: pd.DataFrame | None) -> list[dict[str, str]]:

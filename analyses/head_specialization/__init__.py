@@ -23,8 +23,6 @@ about.
 # schemas.py      what the tables look like
 # reproduce_clark.py  BERT-base beside Clark et al.'s numbers
 
-import pandas as pd
-
 from analyses.head_specialization import (
     groups,
     inputs,
@@ -41,7 +39,9 @@ from analyses.head_specialization import (
 from analyses.head_specialization.config import Config
 from analyses.head_specialization.schemas import SCHEMAS
 from interp import HookedModel
+from interp.model_data import pass_arguments
 from interp.results import Result, Workspace
+from interp.results.tables import joined
 
 __all__ = ["MEMORY_SETTINGS", "SCHEMAS", "Config", "run"]
 
@@ -62,7 +62,7 @@ def run(model: HookedModel, config: Config, work: Workspace) -> Result:
     relations = work.step("syntax", lambda: syntax.tables(model, parsed, config, work))["relations"]
     same = work.step("coreference", lambda: mentions.tables(model, parsed, given, config, work))["coreference"]
     of_weights = work.step("weights", lambda: weights.tables(model, config, work))
-    passes = [inputs.arguments(model, given.main.select(rows)[0]) for rows in inputs.batches(given.main, config)]
+    passes = [pass_arguments(model, given.main.select(rows)[0]) for rows in inputs.batches(given.main, config)]
     alike = work.step("groups", lambda: groups.tables(model, passes, given.main.units, config, work))
     of_text = [scores.heads_table(each, names, config, work) for each in found.values()]
     called = [
@@ -71,9 +71,9 @@ def run(model: HookedModel, config: Config, work: Workspace) -> Result:
         kinds.coreference(same, config),
         alike.pop("redundant"),
     ]
-    all_kinds = _joined(called)
+    all_kinds = joined(called)
     tables = {
-        "heads": _joined([*of_text, *syntax.head_rows(relations), *mentions.head_rows(same), of_weights["weights"]]),
+        "heads": joined([*of_text, *syntax.head_rows(relations), *mentions.head_rows(same), of_weights["weights"]]),
         "kinds": all_kinds,
         "distances": scores.distances_table(main, given.main.sequences.n_positions),
         "offsets": scores.offsets_table(main),
@@ -87,10 +87,6 @@ def run(model: HookedModel, config: Config, work: Workspace) -> Result:
     if not config.is_full:
         _say_what_full_adds(config, work)
     return Result("head-specialization", tables, {"inputs": given.described | sentences.described(parsed)})
-
-
-def _joined(parts: list[pd.DataFrame]) -> pd.DataFrame:
-    return pd.concat([part for part in parts if len(part)], ignore_index=True)
 
 
 def _say_what_full_adds(config: Config, work: Workspace) -> None:

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from interp.settings import check_at_least
+
 
 @dataclass(frozen=True)
 class Config:
@@ -68,13 +70,10 @@ class Config:
     """full: longer and more windows of text, and the whole treebank."""
 
     def __post_init__(self) -> None:
-        at_least = {
-            "window": 8, "windows": 1, "sentences": 2, "least_pairs": 2, "farthest_offset": 1, "sink_length": 2,
-            "divergence_rows": 1, "shown": 1, "shown_sentences": 1, "shown_tokens": 4, "seed": 0, "tokens_per_pass": 1,
-        }  # fmt: skip
-        for name, least in at_least.items():
-            if (value := getattr(self, name)) is not None and value < least:
-                raise ValueError(f"{name} must be at least {least}; got {value}")
+        check_at_least(
+            self, window=8, windows=1, sentences=2, least_pairs=2, farthest_offset=1, sink_length=2, divergence_rows=1,
+            shown=1, shown_sentences=1, shown_tokens=4, seed=0, tokens_per_pass=1,
+        )  # fmt: skip
         shares = (
             "sink_epsilon", "positional_share", "position_mass", "special_mass", "broad_entropy", "match_mass",
             "rare_word_mass", "syntactic_margin", "coreference_margin", "redundant_divergence",

@@ -24,23 +24,32 @@ from analyses.head_specialization.comparing import Compared, compare
 from analyses.head_specialization.config import Config
 from interp import HookedModel
 from interp.results import Workspace
+from interp.results.tables import empty_table
 from interp.statistics import MeanInterval, halves, mean_interval, simultaneous_lower, unit_means
 from interp.statistics.units import Units
 
 _MOST = float(np.log(2))
 _PAIR_RESAMPLES = 500  # of the bootstrap of each pair: there are tens of thousands
 _PAIRS = 100_000  # whose intervals are taken at once
-_COLUMNS = {
-    "divergences": ("site_a", "layer_a", "head_a", "site_b", "layer_b", "head_b", "jsd", "ci_low", "ci_high",
-                    "jsd_without_sink", "n"),
-    "groups": ("site", "layer", "head", "stack", "cluster", "medoid", "silhouette", "stability", "x", "y"),
-    "clusterings": ("stack", "clusters", "silhouette", "stability", "ci_low", "ci_high", "stress", "chosen"),
-    "redundant": ("site", "layer", "head", "kind", "metric", "detail", "value", "simultaneous_low", "threshold",
-                  "chance", "control", "p_corrected", "called", "reason"),
+_HEAD = {"site": str, "layer": int, "head": int}
+_COLUMNS: dict[str, dict[str, type]] = {
+    "divergences": {
+        **{f"{name}_{side}": kind for side in "ab" for name, kind in _HEAD.items()}, "jsd": float, "ci_low": float,
+        "ci_high": float, "jsd_without_sink": float, "n": int,
+    },
+    "groups": {
+        **_HEAD, "stack": str, "cluster": int, "medoid": bool, "silhouette": float, "stability": float, "x": float,
+        "y": float,
+    },
+    "clusterings": {
+        "stack": str, "clusters": int, "silhouette": float, "stability": float, "ci_low": float, "ci_high": float,
+        "stress": float, "chosen": bool,
+    },
+    "redundant": {
+        **_HEAD, "kind": str, "metric": str, "detail": str, "value": float, "simultaneous_low": float,
+        "threshold": float, "chance": float, "control": float, "p_corrected": float, "called": bool, "reason": str,
+    },
 }  # fmt: skip
-_WHOLE = {"layer", "head", "layer_a", "head_a", "layer_b", "head_b", "n", "cluster", "clusters"}
-_BOOLEAN = {"medoid", "chosen", "called"}
-_TEXT = {"site", "site_a", "site_b", "stack", "kind", "metric", "detail", "reason"}
 
 Tables = dict[str, pd.DataFrame]
 
@@ -68,15 +77,7 @@ def tables(
         for name, table in grouped(compared, units, config.seed, work).items():
             parts[name].append(table)
         parts["redundant"].append(redundant(compared, units, config))
-    return {name: pd.concat([empty(name), *found], ignore_index=True) if found else empty(name)
-            for name, found in parts.items()}  # fmt: skip
-
-
-def empty(name: str) -> pd.DataFrame:
-    """A table of this module without rows."""
-    kinds = {column: int if column in _WHOLE else bool if column in _BOOLEAN else str if column in _TEXT else float
-             for column in _COLUMNS[name]}  # fmt: skip
-    return pd.DataFrame({column: pd.Series(dtype=kind) for column, kind in kinds.items()})
+    return {name: pd.concat([empty_table(_COLUMNS[name]), *found], ignore_index=True) for name, found in parts.items()}
 
 
 def divergences(compared: Compared, units: Units | None, seed: int) -> pd.DataFrame:
@@ -140,12 +141,12 @@ def redundant(compared: Compared, units: Units | None, config: Config) -> pd.Dat
     apart = np.fmax(compared.whole, compared.without_sink).astype(np.float64)
     labels = np.arange(len(apart)) if units is None else np.asarray(units)
     if len(np.unique(labels)) < 2:
-        return empty("redundant")
+        return empty_table(_COLUMNS["redundant"])
     select, report = halves(labels, config.seed)
     partner, pair = _partners(compared, mean_of_units(unit_means(apart[select], labels[select])))
     found = np.flatnonzero(partner >= 0)
     if not len(found):
-        return empty("redundant")
+        return empty_table(_COLUMNS["redundant"])
     judged, judged_units = apart[report][:, pair[found]], labels[report]
     value = mean_of_units(unit_means(judged, judged_units))
     high = -simultaneous_lower(-judged, judged_units, seed=config.seed, bounds=(-_MOST - 1e-6, 0.0))

@@ -3,7 +3,6 @@
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -14,20 +13,24 @@ from torch import Tensor
 from analyses.head_specialization.config import Config
 from interp import HookedModel
 from interp.data import (
-    SAMPLE,
     Document,
     Sequences,
     TokenLabels,
-    Vocabulary,
     copied_segments,
     prefix_tokens,
-    read_documents,
     read_treebank,
     suffix_tokens,
     token_labels,
-    windows,
 )
 from interp.errors import UserError
+from interp.model_data import (
+    named_special_ids,
+    reads_text,
+    require_tokens,
+    text_windows,
+    vocabulary_of,
+    within_context,
+)
 from interp.results import Workspace
 
 _SEGMENT = 31  # longest copied segment of random tokens
@@ -92,8 +95,7 @@ class Inputs:
     @property
     def described(self) -> dict[str, dict[str, str]]:
         """What they are and the hash of their tokens, for the provenance."""
-        found = {name: text.sequences for name, text in self.texts.items()}
-        return {name: {"what": each.describe(), "sha256": each.hash()} for name, each in found.items()}
+        return {name: text.sequences.provenance() for name, text in self.texts.items()}
 
 
 def make(model: HookedModel, config: Config, work: Workspace) -> Inputs:
@@ -102,28 +104,21 @@ def make(model: HookedModel, config: Config, work: Workspace) -> Inputs:
     Raises:
         UserError: the model reads no tokens, or a text does not fit it.
     """
-    if model.d_vocab is None or getattr(model.module, "main_input_name", "input_ids") != "input_ids":
-        name = model.info.get("name", "this model")
-        raise UserError(
-            f"heads are described by what they attend to in a text, but {name} reads no tokens, or its config does not "
-            "say how many there are (vocab_size)"
-        )
+    require_tokens(model, "heads are described by what they attend to in sequences of tokens")
     if model.is_encoder_decoder:
         work.note("Encoder and decoder are given the same tokens.")
-    tokenizer, source = model.tokenizer, config.text or SAMPLE
-    if tokenizer is None and not source.endswith(".npy"):
+    if not reads_text(model, config.text):
         work.skip(
             "everything that needs to know what a token is (punctuation, numbers, sentences, …)",
             "the model came without a tokenizer; random tokens, of which some come again, take the place of a text",
         )
         return Inputs({"repeated": _random(model, config)}, [], [])
-    prefix = [] if tokenizer is None else prefix_tokens(tokenizer)
-    suffix = [] if tokenizer is None else suffix_tokens(tokenizer)
+    prefix, suffix = prefix_tokens(model.tokenizer), suffix_tokens(model.tokenizer)
     beginning = _beginning(model, prefix, config, work)
-    texts = {"text": _text(model, "text", read_documents(source), beginning, config, work)}
+    texts = {"text": _text(model, "text", config.text, beginning, config, work)}
     if config.other_text is not None:
-        texts["other_text"] = _text(model, "other_text", read_documents(config.other_text), beginning, config, work)
-    elif config.treebank is not None and tokenizer is not None:
+        texts["other_text"] = _text(model, "other_text", config.other_text, beginning, config, work)
+    elif config.treebank is not None and model.tokenizer is not None:
         try:
             texts["other_text"] = _text(model, "other_text", _of_treebank(config), beginning, config, work)
         except UserError as reason:
@@ -138,27 +133,11 @@ def even_batches(n: int, n_positions: int, config: Config) -> list[slice]:
     return [slice(start, min(start + size, n)) for start in range(0, n, size)]
 
 
-def arguments(model: HookedModel, sequences: Sequences) -> dict[str, Any]:
-    """Arguments of `HookedModel.run` for some sequences; a decoder beside an encoder reads the same as it."""
-    valid = None if bool(sequences.valid.all()) else sequences.valid
-    given = {"tokens": sequences.tokens, "valid": valid}
-    if model.is_encoder_decoder:
-        given |= {"decoder_tokens": sequences.tokens, "decoder_valid": valid}
-    return given
-
-
 def special_ids(model: HookedModel) -> list[int]:
     """Ids of special tokens: the tokenizer's, or those that the config names."""
     if model.tokenizer is not None:
         return sorted(model.tokenizer.all_special_ids)
-    return sorted(_named_ids(model))
-
-
-def _named_ids(model: HookedModel) -> set[int]:
-    names = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
-    found = (getattr(model.config, name, None) for name in names)
-    named = {token for ids in found for token in (ids if isinstance(ids, list) else [ids]) if isinstance(token, int)}
-    return {token for token in named if 0 <= token < (model.d_vocab or 0)}
+    return sorted(named_special_ids(model))
 
 
 def _beginning(model: HookedModel, prefix: list[int], config: Config, work: Workspace) -> list[int]:
@@ -192,14 +171,11 @@ def _of_treebank(config: Config) -> list[Document]:
 
 
 def _text(
-    model: HookedModel, data: str, documents: Iterable[Document], beginning: list[int], config: Config,
+    model: HookedModel, data: str, source: str | Iterable[Document] | None, beginning: list[int], config: Config,
     work: Workspace,
 ) -> Text:  # fmt: skip
-    length = config.window_length if model.n_ctx is None else min(config.window_length, model.n_ctx)
-    sequences = windows(
-        documents, model.tokenizer, length - len(beginning), n=config.n_windows, seed=config.seed,
-        vocab_size=model.d_vocab, context=model.n_ctx,
-    )  # fmt: skip
+    length = within_context(model, config.window_length) - len(beginning)
+    sequences = text_windows(model, source, length, n=config.n_windows, seed=config.seed)
     for note in sequences.notes:
         work.note(f"{'Text' if data == 'text' else 'Other text'}: {note}")
     sequences = begun(sequences, beginning)
@@ -229,12 +205,10 @@ def sinks(model: HookedModel, sequences: Sequences) -> Bool[Tensor, "sequence po
 
 
 def _random(model: HookedModel, config: Config) -> Text:
-    assert model.d_vocab is not None
-    vocabulary = Vocabulary.of_size(model.d_vocab, _named_ids(model))
-    length = config.window_length if model.n_ctx is None else min(config.window_length, model.n_ctx)
+    length = within_context(model, config.window_length)
     longest = min(_SEGMENT, length // 2)
     sequences = copied_segments(
-        vocabulary, length, config.n_windows, shortest=min(8, longest), longest=longest, seed=config.seed
+        vocabulary_of(model), length, config.n_windows, shortest=min(8, longest), longest=longest, seed=config.seed
     )
     plain = Sequences(sequences.tokens, sequences.valid, sequences.document, sequences.source)
     return Text("repeated", plain, None, sinks(model, plain))

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from analyses.head_specialization.config import Config
-from analyses.head_specialization.inputs import Inputs, Text, arguments, batches
+from analyses.head_specialization.inputs import Inputs, Text, batches
 from interp import HookedModel
 from interp.ablation import without_logits
 from interp.attention import probes
 from interp.attention.probes import Probe, RowMean
 from interp.errors import UserError
+from interp.model_data import pass_arguments
 from interp.models.recording import Run
 from interp.models.sites import AttentionSite
 from interp.results import Workspace
@@ -187,7 +188,9 @@ def measure(model: HookedModel, given: Inputs, config: Config, work: Workspace) 
         wanted = reads(text, rows, config, norm_weighted=not has_norms)
         received = probes.MassReceived(until_position=config.sink_length)
         sequences, _ = text.select(rows)
-        run = model.run(**arguments(model, sequences), probes=[*(each.probe for each in wanted), received], **spare)
+        run = model.run(
+            **pass_arguments(model, sequences), probes=[*(each.probe for each in wanted), received], **spare
+        )
         parts += [table.assign(data=text.data) for table in read(run, wanted, received, rows.start, config)]
     return {"scores": pd.concat(parts, ignore_index=True)}
 

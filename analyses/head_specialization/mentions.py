@@ -9,7 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analyses.head_specialization.config import Config
-from analyses.head_specialization.inputs import Inputs, arguments
+from analyses.head_specialization.inputs import Inputs
 from analyses.head_specialization.pooled import Pooled, corrected, pooled
 from analyses.head_specialization.sentences import Parsed, batch
 from interp import HookedModel
@@ -17,7 +17,9 @@ from interp.ablation import without_logits
 from interp.attention.probes import StrongestGroup
 from interp.data import Sentence, align
 from interp.data.treebank import Span
+from interp.model_data import pass_arguments
 from interp.results import Workspace
+from interp.results.tables import empty_table
 from interp.statistics import halves
 
 _LONGEST = 512  # tokens of a stretch of a document
@@ -114,12 +116,12 @@ def tables(
     model: HookedModel, parsed: Parsed | None, given: Inputs, config: Config, work: Workspace
 ) -> dict[str, pd.DataFrame]:
     """The table ``coreference``; empty where no treebank marks mentions."""
-    empty = pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in COREFERENCE.items()})
+    nothing = {"coreference": empty_table(COREFERENCE)}
     if parsed is None:
-        return {"coreference": empty}
+        return nothing
     if not any(sentence.mentions for sentence in parsed.sentences):
         work.skip("coreference", f"{parsed.source} marks no mentions (Entity=)")
-        return {"coreference": empty}
+        return nothing
     found = [each for each in stretches(model, given, parsed.sentences) if each.anaphors]
     labels = [s.document for s in found for _ in s.anaphors]
     if len(set(labels)) < 2:
@@ -127,7 +129,7 @@ def tables(
     units = np.unique(labels, return_inverse=True)[1]
     if len(np.unique(units)) < 2:
         work.skip("coreference", "one stretch of text alone has mentions of one entity: two or more are needed")
-        return {"coreference": empty}
+        return nothing
     sites = [(site.name, site.layer, site.n_heads) for site in model.sites if site.kind == "self"]
     hits = np.concatenate(list(_hits(model, found, [name for name, *_ in sites], config, work)))
     nearest = np.array([s.same(m, m - 1) for s in found for m in s.anaphors])
@@ -142,7 +144,7 @@ def _hits(
     for stretch in work.progress(found, "stretches with mentions"):
         sequences, groups = batch("a treebank", [stretch.tokens], [stretch.words])
         probe = StrongestGroup(groups, len(stretch.entities), earlier=True)
-        run = model.run(**arguments(model, sequences), probes=[probe], sites=sites, **without_logits(model))
+        run = model.run(**pass_arguments(model, sequences), probes=[probe], sites=sites, **without_logits(model))
         readings = run.readings(probe)
         choice = np.concatenate([readings[name].values[0, :, :, 0].long().cpu().numpy() for name in sites])
         yield np.array([

@@ -8,13 +8,15 @@ import torch
 from numpy.typing import NDArray
 
 from analyses.head_specialization.config import Config
-from analyses.head_specialization.inputs import Inputs, arguments
+from analyses.head_specialization.inputs import Inputs
 from interp import HookedModel
 from interp.ablation import without_logits
 from interp.attention.probes import SelectedRows
 from interp.data import Sequences, token_texts
 from interp.data.alignment import token_offsets
 from interp.data.labels import sentence_spans
+from interp.model_data import pass_arguments, within_context
+from interp.results.tables import empty_table, joined
 
 _LEAST = 0.05  # smaller weights are no strong edges
 _SHORTEST = 8  # tokens: a shorter sentence shows little
@@ -29,14 +31,14 @@ def tables(model: HookedModel, given: Inputs, kinds: pd.DataFrame, config: Confi
     Heads that are called something come first, then those that are nearest to being called.
     """
     rows = sentences(model, given, config)
-    data, parts, tokens = given.main.data, [_empty()], []
+    data, parts, tokens = given.main.data, [empty_table(_COLUMNS)], []
     for number, ids in enumerate(rows):
         named = {"data": data, "sequence": number, "position": range(len(ids)), "token": ids}
         tokens.append(pd.DataFrame({**named, "text": token_texts(model.tokenizer, ids)}))
     heads = notable(kinds, config.shown)
     if heads:
         parts += _patterns(model, rows, heads, data)
-    patterns = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+    patterns = joined(parts)
     return {"patterns": patterns.reindex(columns=list(_COLUMNS)), "tokens": pd.concat(tokens, ignore_index=True)}
 
 
@@ -55,7 +57,7 @@ def notable(kinds: pd.DataFrame, most: int) -> list[tuple[str, int]]:
 
 def sentences(model: HookedModel, given: Inputs, config: Config) -> list[list[int]]:
     """Token ids of a few sentences, with the tokens around a text: from documents far apart, of telling lengths."""
-    main, room = given.main, config.shown_tokens if model.n_ctx is None else min(config.shown_tokens, model.n_ctx)
+    main, room = given.main, within_context(model, config.shown_tokens)
     body = room - len(given.prefix) - len(given.suffix)
     found = _spelled(model, main.sequences, body) if main.sequences.text is not None else []
     if not found:
@@ -83,7 +85,7 @@ def _patterns(model: HookedModel, rows: list[list[int]], heads: list[tuple[str, 
     for number, ids in enumerate(rows):
         probe = SelectedRows(queries=range(len(ids)))
         sequence = Sequences.padded([ids], source=data)
-        run = model.run(**arguments(model, sequence), probes=[probe], sites=sites, **without_logits(model))
+        run = model.run(**pass_arguments(model, sequence), probes=[probe], sites=sites, **without_logits(model))
         for site, head in heads:
             pattern = run.readings(probe)[site].values[0, head]
             query, key = (pattern >= _LEAST).nonzero(as_tuple=True)
@@ -92,7 +94,3 @@ def _patterns(model: HookedModel, rows: list[list[int]], heads: list[tuple[str, 
             named = {"site": site, "layer": model.site(site).layer, "head": head, "data": data, "sequence": number}
             parts.append(pd.DataFrame({**named, **numbers}))
     return parts
-
-
-def _empty() -> pd.DataFrame:
-    return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in _COLUMNS.items()})

@@ -7,7 +7,7 @@ came without a tokenizer and without token ids, ``repeated`` (random tokens of w
 import pandera.pandas as pa
 
 from interp.results import HEADS
-from interp.results.columns import HEAD, INDEX, INTERVAL, number, whole, word
+from interp.results.columns import EDGE, ENDS, HEAD, INDEX, INTERVAL, TOKENS, TWO_HEADS, number, whole, word, yes_or_no
 
 KINDS = (
     "positional", "previous_token", "current_token", "sink", "separator", "duplicate_token", "induction", "rare_word",
@@ -32,7 +32,7 @@ SCHEMAS = {
             "chance": number(),
             "control": number(),
             "p_corrected": number(0.0, 1.0),
-            "called": pa.Column(bool),
+            "called": yes_or_no(),
             "reason": word(),
         }
     ),
@@ -40,7 +40,7 @@ SCHEMAS = {
     "offsets": pa.DataFrameSchema(
         {
             **HEAD,
-            "offset": whole(pa.Check.ge(-8), pa.Check.le(8)),
+            "offset": whole(-8, 8),
             "share": _SHARE,
             "mass": _SHARE,
             "chance": _SHARE,
@@ -53,16 +53,15 @@ SCHEMAS = {
             "relation": word(),
             "direction": word(*DIRECTIONS),
             "accuracy": _SHARE,
-            "ci_low": number(),
-            "ci_high": number(),
+            **ENDS,
             "baseline": _SHARE,
             "baseline_offset": whole(),
             **_DIFFERENCE,
             "p_corrected": number(0.0, 1.0),
             "n": INDEX,
             "possible": _SHARE,
-            "best": pa.Column(bool),
-            "called": pa.Column(bool),
+            "best": yes_or_no(),
+            "called": yes_or_no(),
         },
         checks=[INTERVAL],
     ),
@@ -70,25 +69,19 @@ SCHEMAS = {
         {
             **HEAD,
             "accuracy": _SHARE,
-            "ci_low": number(),
-            "ci_high": number(),
+            **ENDS,
             "nearest": _SHARE,
             "head_match": _SHARE,
             **_DIFFERENCE,
             "p_corrected": number(0.0, 1.0),
             "n": INDEX,
-            "called": pa.Column(bool),
+            "called": yes_or_no(),
         },
         checks=[INTERVAL],
     ),
     "composition": pa.DataFrameSchema(
         {
-            "source_site": word(),
-            "source_layer": INDEX,
-            "source_head": INDEX,
-            "target_site": word(),
-            "target_layer": INDEX,
-            "target_head": INDEX,
+            **TWO_HEADS,
             "path": word("query", "key", "value"),
             "distance": number(0.0),
             "value": _SHARE,
@@ -102,8 +95,7 @@ SCHEMAS = {
             "metric": word(),
             "between": word("halves", "text kinds"),
             "spearman": number(-1.0, 1.0),
-            "ci_low": number(),
-            "ci_high": number(),
+            **ENDS,
             "n_heads": INDEX,
         },
         checks=[INTERVAL],
@@ -112,8 +104,7 @@ SCHEMAS = {
         {
             **{f"{name}_{side}": column for side in "ab" for name, column in HEAD.items()},
             "jsd": number(-1e-6, 0.6932),
-            "ci_low": number(),
-            "ci_high": number(),
+            **ENDS,
             "jsd_without_sink": number(-1e-6, 0.6932),
             "n": INDEX,
         },
@@ -124,7 +115,7 @@ SCHEMAS = {
             **HEAD,
             "stack": word(),
             "cluster": INDEX,
-            "medoid": pa.Column(bool),
+            "medoid": yes_or_no(),
             "silhouette": number(-1.0, 1.0),
             "stability": _SHARE,
             "x": number(),
@@ -134,20 +125,15 @@ SCHEMAS = {
     "clusterings": pa.DataFrameSchema(
         {
             "stack": word(),
-            "clusters": whole(pa.Check.ge(2)),
+            "clusters": whole(2),
             "silhouette": number(-1.0, 1.0),
             "stability": number(-1.0, 1.0),
-            "ci_low": number(),
-            "ci_high": number(),
+            **ENDS,
             "stress": number(0.0),
-            "chosen": pa.Column(bool),
+            "chosen": yes_or_no(),
         },
         checks=[INTERVAL],
     ),
-    "patterns": pa.DataFrameSchema(
-        {**HEAD, "data": word(), "sequence": INDEX, "query": INDEX, "key": INDEX, "weight": number(0.0, 1.001)}
-    ),
-    "tokens": pa.DataFrameSchema(
-        {"data": word(), "sequence": INDEX, "position": INDEX, "token": INDEX, "text": word()}
-    ),
+    "patterns": pa.DataFrameSchema({**EDGE, "weight": number(0.0, 1.001)}),
+    "tokens": pa.DataFrameSchema(TOKENS),
 }

@@ -13,15 +13,16 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from analyses.head_specialization.config import Config
-from analyses.head_specialization.inputs import arguments
 from analyses.head_specialization.pooled import Pooled, corrected, pooled
 from analyses.head_specialization.schemas import DIRECTIONS
 from analyses.head_specialization.sentences import Parsed
 from interp import HookedModel
 from interp.ablation import without_logits
 from interp.attention.probes import StrongestGroup
+from interp.model_data import pass_arguments
 from interp.models.recording import Run
 from interp.results import Workspace
+from interp.results.tables import empty_table
 from interp.statistics import halves
 
 #: All relations together; punctuation and roots are in none.
@@ -89,7 +90,7 @@ def measure(model: HookedModel, parsed: Parsed, config: Config, work: Workspace)
     spare, batches = without_logits(model), list(parsed.batches(config))
     for numbers, sequences, groups in work.progress(batches, "batches of sentences"):
         probe = StrongestGroup(groups, int(groups.max()) + 1, both_ways=True)
-        run = model.run(**arguments(model, sequences), probes=[probe], sites=[name for name, *_ in sites], **spare)
+        run = model.run(**pass_arguments(model, sequences), probes=[probe], sites=[name for name, *_ in sites], **spare)
         found = {name: reading.values.long().cpu().numpy() for name, reading in run.readings(probe).items()}
         may = _may_read(run, groups.numpy())
         for row, number in enumerate(numbers):
@@ -147,12 +148,12 @@ def tables(model: HookedModel, parsed: Parsed | None, config: Config, work: Work
     that the other half chooses. The baseline's offset is the best one on the very pairs that it is reported on, which
     favours it.
     """
-    empty = pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in RELATIONS.items()})
+    nothing = {"relations": empty_table(RELATIONS)}
     if parsed is None:
-        return {"relations": empty}
+        return nothing
     if len(np.unique(parsed.units)) < 2:
         work.skip("syntax", f"{parsed.source} holds {len(parsed.sentences)} usable sentences: two or more are needed")
-        return {"relations": empty}
+        return nothing
     pairs = measure(model, parsed, config, work)
     return {"relations": relations(pairs, config, work)}
 
@@ -174,8 +175,9 @@ def relations(pairs: Pairs, config: Config, work: Workspace) -> pd.DataFrame:
                 few.append(f"{relation} {direction} ({share:.0%} of {inside.sum()} can be seen)")
     if few:
         work.note(f"Syntax: fewer than {config.least_pairs} pairs in a half: {', '.join(few)}.")
-    empty = pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in RELATIONS.items()})
-    return pd.concat(parts, ignore_index=True).reindex(columns=list(RELATIONS)) if parts else empty
+    if not parts:
+        return empty_table(RELATIONS)
+    return pd.concat(parts, ignore_index=True).reindex(columns=list(RELATIONS))
 
 
 def _judged(pairs: Pairs, relation: str, direction: str, inside: NDArray[np.bool_], config: Config) -> pd.DataFrame:

@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 
 from analyses.head_specialization.config import Config
-from analyses.head_specialization.inputs import special_ids
 from interp import HookedModel
 from interp.circuits import (
     Composition,
@@ -21,9 +20,11 @@ from interp.circuits import (
     ov_norms,
     rotations,
 )
-from interp.data import Vocabulary, repeated_tokens
+from interp.data import repeated_tokens
 from interp.errors import UserError
+from interp.model_data import vocabulary_of
 from interp.results import Workspace
+from interp.results.tables import empty_table, joined
 from interp.statistics import mean_interval
 
 Path = Literal["query", "key", "value"]
@@ -47,7 +48,7 @@ def tables(model: HookedModel, config: Config, work: Workspace) -> dict[str, pd.
     except UserError as reason:
         work.skip("copying and composition", str(reason))
         rows = [_rows(model, metric, {}, str(reason)) for metric in ("copying", "copying_eigenvalues", "ov_norm")]
-        return {"weights": pd.concat(rows, ignore_index=True), "composition": _no_composition()}
+        return {"weights": pd.concat(rows, ignore_index=True), "composition": empty_table(COMPOSITION)}
     return {"weights": _heads(model, weights, config, work), "composition": compositions(model, weights, config, work)}
 
 
@@ -57,7 +58,7 @@ def compositions(model: HookedModel, weights: Weights, config: Config, work: Wor
     Where positions are rotary, the product of queries and keys depends on their distance, and so does composition into
     them. Where queries and keys are normed, no weights say what it is: left out.
     """
-    parts = [_no_composition()]
+    parts = [empty_table(COMPOSITION)]
     normed = next((site.scores_caveat for site in weights.sites if "pass through" in site.scores_caveat), "")
     if normed:
         work.skip("composition into queries and keys from the weights", normed)
@@ -70,7 +71,7 @@ def compositions(model: HookedModel, weights: Weights, config: Config, work: Wor
             parts += [
                 _composed(model, found, path, at) for at, found in _at_distances(model, weights, path, config, work)
             ]
-    return pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+    return joined(parts)
 
 
 def _at_distances(
@@ -104,12 +105,8 @@ def _composed(model: HookedModel, found: Composition, path: str, distance: float
     return pd.DataFrame(made)
 
 
-def _no_composition() -> pd.DataFrame:
-    return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in COMPOSITION.items()})
-
-
 def _heads(model: HookedModel, weights: Weights, config: Config, work: Workspace) -> pd.DataFrame:
-    vocabulary = _vocabulary(model)
+    vocabulary = vocabulary_of(model)
     n_tokens = min(_TOKENS, len(vocabulary.usable))
     drawn = repeated_tokens(vocabulary, n_tokens, n=_SEQUENCES, seed=config.seed).tokens[:, :n_tokens]
     metrics: dict[str, Callable[[], list[tuple[Any, torch.Tensor, torch.Tensor, torch.Tensor, str]]]] = {
@@ -155,10 +152,3 @@ def _rows(
             )
         )  # fmt: skip
     return pd.concat(parts, ignore_index=True)
-
-
-def _vocabulary(model: HookedModel) -> Vocabulary:
-    if model.tokenizer is not None:
-        return Vocabulary.from_tokenizer(model.tokenizer, model.d_vocab)
-    assert model.d_vocab is not None
-    return Vocabulary.of_size(model.d_vocab, special_ids(model))

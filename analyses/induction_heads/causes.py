@@ -15,12 +15,12 @@ from torch import Tensor
 from analyses.induction_heads.config import Config
 from analyses.induction_heads.inputs import Inputs, passes
 from analyses.induction_heads.kinds import Head, Selection
-from analyses.induction_heads.losses import empty
 from analyses.induction_heads.measures import later_rows, why_no_loss
 from interp import HookedModel
 from interp.ablation import Batch, Effects, Kind, ablation_effects
 from interp.models.loss import next_token_loss
 from interp.results import Workspace
+from interp.results.tables import empty_table
 from interp.statistics import mean_interval
 
 KINDS: tuple[Kind, ...] = ("resample", "mean", "zero", "pattern_preserving")
@@ -57,14 +57,14 @@ def table(model: HookedModel, given: Inputs, top: Selection, config: Config, wor
     half that picked them.
     """
     if why_no_loss(model):
-        return empty(_COLUMNS)  # why was said with the losses
+        return empty_table(_COLUMNS)  # why was said with the losses
     kinds = KINDS
     if own := [site.name for site in model.sites if site.source == "softmax"]:
         kinds = ("zero",)
         work.skip("ablations but zero", f"{own[0]} computes its own attention, so only its heads' gates are in reach")
     sets = head_sets(model, top, config, work)
     if not sets:
-        return empty(_COLUMNS)
+        return empty_table(_COLUMNS)
     parts = []
     for kind in kinds:  # a step each, so that an interrupted run loses little
         made = work.step(f"ablation-{kind}", lambda kind=kind: _measured(model, given, top, sets, kind, config, work))

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from interp.settings import check_at_least
+
 REPORT_REACH = 512
 PERIOD = 64
 
@@ -71,14 +73,11 @@ class Config:
     """full: follow the reach to the end of the context, ablate more heads on more sequences, with more random draws."""
 
     def __post_init__(self) -> None:
-        at_least = {
-            "period": 2, "repeats": 2, "sequences": 2, "window": 2, "windows": 1, "early": 1, "around": 0, "draws": 1,
-            "ablated_on": 1, "sources": 1, "targets": 1, "reach": 2, "reach_sequences": 2, "followed": 1, "shown": 1,
-            "shown_tokens": 8, "checkpoint_sequences": 2, "seed": 0, "tokens_per_pass": 1,
-        }  # fmt: skip
-        for name, least in at_least.items():
-            if (value := getattr(self, name)) is not None and value < least:
-                raise ValueError(f"{name} must be at least {least}; got {value}")
+        check_at_least(
+            self, period=2, repeats=2, sequences=2, window=2, windows=1, early=1, around=0, draws=1, ablated_on=1,
+            sources=1, targets=1, reach=2, reach_sequences=2, followed=1, shown=1, shown_tokens=8,
+            checkpoint_sequences=2, seed=0, tokens_per_pass=1,
+        )  # fmt: skip
         for name in ("induction_threshold", "previous_token_threshold", "duplicate_token_threshold"):
             if not 0 < (value := getattr(self, name)) < 1:
                 raise ValueError(f"{name} must lie between 0 and 1, as a share of attention; got {value}")

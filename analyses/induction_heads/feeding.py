@@ -18,20 +18,21 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from analyses.induction_heads.config import Config
-from analyses.induction_heads.inputs import Inputs, arguments, even_batches
+from analyses.induction_heads.inputs import Inputs, even_batches
 from analyses.induction_heads.kinds import Head, Selection
-from analyses.induction_heads.losses import empty
 from interp import HookedModel
 from interp.ablation import without_logits
 from interp.attention.edits import Edit, GateHeads, ReplaceZ
 from interp.attention.probes import TargetMass
 from interp.data import RepeatedTokens
 from interp.errors import UserError
+from interp.model_data import pass_arguments
 from interp.models.projections import AttentionModule, attention_modules, head_weights, split_fused
 from interp.models.recording import Run
 from interp.models.residual import AttentionNorms, residual_stream
 from interp.models.sites import AttentionSite
 from interp.results import Workspace
+from interp.results.tables import empty_table
 from interp.statistics import mean_interval
 
 _COLUMNS = {
@@ -128,16 +129,16 @@ def table(model: HookedModel, given: Inputs, top: Selection, config: Config, wor
     for kind, heads in (("previous-token", sources), ("induction", targets)):
         if not heads:
             work.skip(_PART, f"no {kind} head is above its threshold")
-            return empty(_COLUMNS)
+            return empty_table(_COLUMNS)
     try:
         places = stream_places(model, {site for site, _ in [*sources, *targets]})
     except UserError as reason:
         work.skip(_PART, str(reason))
-        return empty(_COLUMNS)
+        return empty_table(_COLUMNS)
     pairs = [(s, t) for s in sources for t in targets if is_earlier(places[s[0]].site, places[t[0]].site)]
     if not pairs:
         work.skip(_PART, "no previous-token head above its threshold comes before an induction head above its own")
-        return empty(_COLUMNS)
+        return empty_table(_COLUMNS)
     made = work.step("composition", lambda: {"composition": _measured(model, given, top, places, pairs, config, work)})
     return made["composition"]
 
@@ -202,7 +203,7 @@ def _of_batch(
 ) -> Iterator[tuple[tuple[Head | None, Head, str], NDArray[np.float64]]]:  # fmt: skip
     """Prefix matching of every target by sequence: untouched, and without each source in both ways."""
     probe = TargetMass(targets=batch.induction_targets)
-    common = {**arguments(model, batch), **without_logits(model), "probes": [probe]}
+    common = {**pass_arguments(model, batch), **without_logits(model), "probes": [probe]}
     targets = list(dict.fromkeys(target for _, target in pairs))
     with _outputs({places[site] for site, _ in sources}) as whole:
         clean = model.run(**common, keep="z", sites=places)

@@ -13,14 +13,16 @@ import pandas as pd
 import interp
 from analyses.induction_heads.config import Config
 from analyses.induction_heads.inputs import Inputs, around_sequences
-from analyses.induction_heads.losses import empty, in_context_learning, on_repeats, on_text
+from analyses.induction_heads.losses import in_context_learning, on_repeats, on_text
 from analyses.induction_heads.measures import measure, why_no_loss
 from analyses.induction_heads.scores import NO_ROW, SHARE, Scores, control_of
 from interp import HookedModel, UserError
 from interp.data import Sequences, copied_segments, repeated_tokens, unrepeated_tokens
+from interp.model_data import within_context
 from interp.models.bundled import BUNDLED, Toy
 from interp.models.training import checkpoint_folders
 from interp.results import Workspace
+from interp.results.tables import empty_table
 from interp.statistics import mean_interval
 
 METRICS = ("prefix_matching", "previous_token")
@@ -133,7 +135,10 @@ def _at(training: Training, moment: Moment, given: Inputs, config: Config, work:
         why = " ".join(str(reason).split())
         work.skip(f"checkpoint {moment.name} of {training.name}", why)
         missing = {"metric": "loss", "data": _data(given), **dict.fromkeys(_ENDS, np.nan), "n": 0}
-        made = {"formation": pd.DataFrame([{**missing, "note": f"{_NOT_READ}{why}"}]), "formation_heads": empty({})}
+        made = {
+            "formation": pd.DataFrame([{**missing, "note": f"{_NOT_READ}{why}"}]),
+            "formation_heads": empty_table({}),
+        }
     columns = {"formation": MODEL_COLUMNS, "formation_heads": HEAD_COLUMNS}
     return {name: table.assign(**known).reindex(columns=list(columns[name])) for name, table in made.items()}
 
@@ -172,7 +177,7 @@ def _inputs(model: HookedModel, given: Inputs, config: Config) -> Inputs:
     text = given.text
     if text is None:
         prefix = around["prefix"]
-        length = config.window if model.n_ctx is None else min(config.window, model.n_ctx)
+        length = within_context(model, config.window)
         longest = min(_SEGMENT[1], (length - len(prefix)) // 2)
         text = copied_segments(
             given.vocabulary, length, n, shortest=min(_SEGMENT[0], longest), longest=longest, seed=seed, prefix=prefix
@@ -227,4 +232,4 @@ def _mean(values: Any) -> Any:
 def _joined(parts: list[pd.DataFrame], columns: dict[str, type]) -> pd.DataFrame:
     """Rows of all checkpoints."""
     full = [part for part in parts if len(part)]
-    return pd.concat(full, ignore_index=True) if full else empty(columns)
+    return pd.concat(full, ignore_index=True) if full else empty_table(columns)

@@ -1,6 +1,5 @@
 """What the model is given: repeated tokens, their control, text; and how it is cut into forward passes."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -10,18 +9,15 @@ from numpy.typing import NDArray
 from analyses.induction_heads.config import PERIOD, REPORT_REACH, Config
 from interp import HookedModel
 from interp.data import (
-    SAMPLE,
     RepeatedTokens,
     Sequences,
     Vocabulary,
     prefix_tokens,
-    read_documents,
     repeated_tokens,
     suffix_tokens,
     unrepeated_tokens,
-    windows,
 )
-from interp.errors import UserError
+from interp.model_data import pass_arguments, reads_text, require_tokens, text_windows, vocabulary_of, within_context
 from interp.results import Workspace
 
 Some = TypeVar("Some", bound=Sequences)
@@ -52,7 +48,7 @@ class Inputs:
     @property
     def described(self) -> dict[str, dict[str, Any]]:
         """What they are and the hash of their tokens, for the provenance; of repeated tokens also the period."""
-        known = {name: {"what": each.describe(), "sha256": each.hash()} for name, each in self.by_name.items()}
+        known = {name: each.provenance() for name, each in self.by_name.items()}
         return {**known, "repeated": {**known["repeated"], "period": self.repeated.period}}
 
     def units(self, data: str) -> NDArray[np.int64] | None:
@@ -66,13 +62,8 @@ def make(model: HookedModel, config: Config, work: Workspace) -> Inputs:
     Raises:
         UserError: the model reads no tokens, or period, repeats or text do not fit it.
     """
-    if model.d_vocab is None or getattr(model.module, "main_input_name", "input_ids") != "input_ids":
-        name = model.info.get("name", "this model")
-        raise UserError(
-            f"induction is looked for in sequences of tokens, but {name} reads none, or its config does not say how "
-            "many there are (vocab_size)"
-        )
-    vocabulary = _vocabulary(model)
+    require_tokens(model, "induction is looked for in sequences of tokens")
+    vocabulary = vocabulary_of(model)
     around = around_sequences(model)
     size = {"period": _period(model, config, work), "repeats": config.repeats, "n": config.sequences}
     if model.tokenizer is None and around["prefix"]:
@@ -106,25 +97,9 @@ def even_batches(sequences: Some, config: Config) -> list[Some]:
     return list(sequences.batches(-(-len(sequences) // n_batches)))
 
 
-def arguments(model: HookedModel, sequences: Sequences) -> dict[str, Any]:
-    """Arguments of `HookedModel.run` for some sequences; a decoder beside an encoder reads the same as it."""
-    valid = None if bool(sequences.valid.all()) else sequences.valid
-    given = {"tokens": sequences.tokens, "valid": valid}
-    if model.is_encoder_decoder:
-        given |= {"decoder_tokens": sequences.tokens, "decoder_valid": valid}
-    return given
-
-
 def passes(model: HookedModel, sequences: Sequences, config: Config) -> list[dict[str, Any]]:
     """Arguments of `HookedModel.run`, a forward pass each."""
-    return [arguments(model, batch) for batch in even_batches(sequences, config)]
-
-
-def token_texts(model: HookedModel, tokens: Sequence[int]) -> list[str]:
-    """Every token as text, with its space before it; its number where the model has no tokenizer."""
-    if model.tokenizer is None:
-        return [str(token) for token in tokens]
-    return list(_spelled(model.tokenizer, tokens))
+    return [pass_arguments(model, batch) for batch in even_batches(sequences, config)]
 
 
 def say_what_full_adds(model: HookedModel, config: Config, work: Workspace, *, ablates: bool) -> None:
@@ -165,34 +140,11 @@ def _period(model: HookedModel, config: Config, work: Workspace) -> int:
     return fits
 
 
-def _vocabulary(model: HookedModel) -> Vocabulary:
-    if model.tokenizer is not None:
-        return Vocabulary.from_tokenizer(model.tokenizer, model.d_vocab)
-    assert model.d_vocab is not None
-    names = ("bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id")
-    found = (getattr(model.config, name, None) for name in names)
-    special = {token for ids in found for token in (ids if isinstance(ids, list) else [ids]) if isinstance(token, int)}
-    return Vocabulary.of_size(model.d_vocab, {token for token in special if 0 <= token < model.d_vocab})
-
-
 def _text(model: HookedModel, config: Config, work: Workspace) -> Sequences | None:
-    source = config.text or SAMPLE
-    if model.tokenizer is None and not source.endswith(".npy"):
+    if not reads_text(model, config.text):
         work.skip("everything on text", "the model came without a tokenizer; --text takes token ids (.npy)")
         return None
-    length = config.window if model.n_ctx is None else min(config.window, model.n_ctx)
-    text = windows(
-        read_documents(source), model.tokenizer, length, n=config.windows, seed=config.seed,
-        vocab_size=model.d_vocab, context=model.n_ctx,
-    )  # fmt: skip
+    text = text_windows(model, config.text, within_context(model, config.window), n=config.windows, seed=config.seed)
     for note in text.notes:
         work.note(f"Text: {note}")
     return text
-
-
-def _spelled(tokenizer: Any, tokens: Sequence[int]) -> Iterator[str]:
-    for token in tokens:
-        piece = tokenizer.convert_ids_to_tokens(int(token))
-        text = tokenizer.decode([int(token)], clean_up_tokenization_spaces=False)
-        # sentencepiece's decoder drops the space that its own sign for it stands for
-        yield f" {text}" if str(piece).startswith("▁") and not text.startswith(" ") else text

@@ -8,6 +8,7 @@ from analyses.induction_heads.inputs import Inputs
 from analyses.induction_heads.measures import later_rows, why_no_loss
 from interp import HookedModel
 from interp.results import Workspace
+from interp.results.tables import empty_table
 from interp.statistics import mean_interval
 
 _BY_POSITION = {
@@ -24,14 +25,9 @@ def tables(
     behaviour = pd.DataFrame([*on_repeats(losses, given, config, why), in_context_learning(losses, given, config, why)])
     if why:
         work.skip("everything that needs a loss", why)
-        return {"loss_by_position": empty(_BY_POSITION), "behaviour": behaviour}
+        return {"loss_by_position": empty_table(_BY_POSITION), "behaviour": behaviour}
     parts = [_by_position(losses, data, given, config) for data in ("repeated", "unrepeated")]
     return {"loss_by_position": pd.concat(parts, ignore_index=True), "behaviour": behaviour}
-
-
-def empty(columns: dict[str, type]) -> pd.DataFrame:
-    """A table without rows."""
-    return pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in columns.items()})
 
 
 def _wide(losses: pd.DataFrame, data: str) -> pd.DataFrame:

@@ -11,16 +11,18 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from analyses.induction_heads.config import Config
-from analyses.induction_heads.inputs import Inputs, arguments, even_batches
+from analyses.induction_heads.inputs import Inputs, even_batches
 from interp import HookedModel
 from interp.ablation import without_logits
 from interp.attention.probes import LabelMatch, OffsetMass, PositionMass, Probe, TargetMass
 from interp.data import RepeatedTokens, Sequences
 from interp.errors import UserError
+from interp.model_data import pass_arguments
 from interp.models.loss import next_token_loss
 from interp.models.recording import Run
 from interp.models.sites import AttentionSite
 from interp.results import Workspace
+from interp.results.tables import empty_table
 
 #: Scores of the table ``heads``, in its order.
 METRICS = ("prefix_matching", "duplicate_token", "previous_token", "current_token", "first_position")
@@ -96,11 +98,11 @@ def measure(model: HookedModel, given: Inputs, config: Config, work: Workspace) 
         wanted = measures(batch)
         spare = {} if with_loss else without_logits(model)
         probes = list({id(each.probe): each.probe for each in wanted}.values())
-        run = model.run(**arguments(model, batch), probes=probes, **spare)
+        run = model.run(**pass_arguments(model, batch), probes=probes, **spare)
         scores += [table.assign(data=data) for table in scores_of(run, wanted, first)]
         if with_loss:
             losses.append(_losses(run, batch, first).assign(data=data))
-    nothing = pd.DataFrame({name: pd.Series(dtype=kind) for name, kind in _LOSSES.items()})
+    nothing = empty_table(_LOSSES)
     return {
         "scores": pd.concat(scores, ignore_index=True),
         "losses": pd.concat(losses, ignore_index=True) if losses else nothing,

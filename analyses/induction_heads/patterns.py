@@ -10,14 +10,15 @@ from jaxtyping import Int
 from torch import Tensor
 
 from analyses.induction_heads.config import Config
-from analyses.induction_heads.inputs import Inputs, arguments, around_sequences, token_texts
+from analyses.induction_heads.inputs import Inputs, around_sequences
 from analyses.induction_heads.kinds import KINDS, Head, ranked, threshold
-from analyses.induction_heads.losses import empty
 from analyses.induction_heads.scores import Scores
 from interp import HookedModel
 from interp.ablation import without_logits
 from interp.attention.probes import SelectedRows
-from interp.data import Sequences, repeated_tokens
+from interp.data import Sequences, repeated_tokens, token_texts
+from interp.model_data import pass_arguments, within_context
+from interp.results.tables import empty_table, joined
 
 _LEAST = 0.005  # smaller weights are not kept
 _COLUMNS = {
@@ -32,7 +33,7 @@ def tables(model: HookedModel, given: Inputs, found: Scores, config: Config) -> 
     something to say.
     """
     heads = _heads(found, config)
-    parts, tokens = [empty(_COLUMNS)], []
+    parts, tokens = [empty_table(_COLUMNS)], []
     for data, sequence in _sequences(model, given, config).items():
         ids = sequence.tokens[0].tolist()
         named = {
@@ -40,12 +41,12 @@ def tables(model: HookedModel, given: Inputs, found: Scores, config: Config) -> 
             "sequence": 0,
             "position": range(len(ids)),
             "token": ids,
-            "text": token_texts(model, ids),
+            "text": token_texts(model.tokenizer, ids),
         }
         tokens.append(pd.DataFrame(named))
         if heads:
             parts.append(_patterns(model, sequence, heads).assign(data=data, sequence=0))
-    patterns = pd.concat([part for part in parts if len(part)] or parts, ignore_index=True)
+    patterns = joined(parts)
     return {"patterns": patterns.reindex(columns=list(_COLUMNS)), "tokens": pd.concat(tokens, ignore_index=True)}
 
 
@@ -73,7 +74,7 @@ def _heads(found: Scores, config: Config) -> list[Head]:
 def _sequences(model: HookedModel, given: Inputs, config: Config) -> dict[str, Sequences]:
     around = around_sequences(model)
     special = len(around["prefix"]) + len(around["suffix"])
-    room = config.shown_tokens if model.n_ctx is None else min(config.shown_tokens, model.n_ctx)
+    room = within_context(model, config.shown_tokens)
     period = min(given.repeated.period, (room - special) // 2)
     shown: dict[str, Sequences] = {
         "repeated": repeated_tokens(given.vocabulary, period, 2, 1, seed=config.seed, **around)
@@ -88,7 +89,7 @@ def _sequences(model: HookedModel, given: Inputs, config: Config) -> dict[str, S
 def _patterns(model: HookedModel, sequence: Sequences, heads: list[Head]) -> pd.DataFrame:
     probe = SelectedRows(queries=range(sequence.n_positions))
     sites = {site for site, _ in heads}
-    run = model.run(**arguments(model, sequence), probes=[probe], sites=sites, **without_logits(model))
+    run = model.run(**pass_arguments(model, sequence), probes=[probe], sites=sites, **without_logits(model))
     parts = []
     for site, head in heads:
         pattern = run.readings(probe)[site].values[0, head]

@@ -4,16 +4,17 @@ import numpy as np
 import pandas as pd
 
 from analyses.induction_heads.config import Config
-from analyses.induction_heads.inputs import Inputs, arguments, around_sequences, even_batches, room
+from analyses.induction_heads.inputs import Inputs, around_sequences, even_batches, room
 from analyses.induction_heads.kinds import KINDS, Head, ranked
-from analyses.induction_heads.losses import empty
 from analyses.induction_heads.measures import Measure, scores_of
 from analyses.induction_heads.scores import NO_ROW, SHARE, Scores, by_sequence
 from interp import HookedModel
 from interp.ablation import without_logits
 from interp.attention.probes import TargetMass
 from interp.data import repeated_tokens
+from interp.model_data import pass_arguments
 from interp.results import Workspace
+from interp.results.tables import empty_table
 from interp.statistics import mean_interval
 
 _SHORTEST = 16
@@ -34,7 +35,7 @@ def table(model: HookedModel, given: Inputs, found: Scores, config: Config, work
     heads = list(ranked(found.names, found.values[KINDS["induction"], "repeated"]))[: config.followed]
     if not periods or not heads:
         work.skip("reach", "no head has a score" if periods else f"a period of {_SHORTEST} does not fit the context")
-        return empty(_COLUMNS)
+        return empty_table(_COLUMNS)
     parts = []
     for period in work.progress(periods, "periods"):
         made = work.step(f"reach-{period}", lambda period=period: {"reach": _at(model, given, period, heads, config)})
@@ -60,7 +61,7 @@ def _at(model: HookedModel, given: Inputs, period: int, heads: list[Head], confi
     for batch in even_batches(sequences, config):
         wanted = Measure("prefix_matching", TargetMass(targets=batch.induction_targets))
         sites = {site for site, _ in heads}
-        run = model.run(**arguments(model, batch), probes=[wanted.probe], sites=sites, **without_logits(model))
+        run = model.run(**pass_arguments(model, batch), probes=[wanted.probe], sites=sites, **without_logits(model))
         parts += scores_of(run, [wanted], first)
         first += len(batch)
     table = pd.concat(parts, ignore_index=True)

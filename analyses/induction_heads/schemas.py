@@ -3,11 +3,11 @@
 import pandera.pandas as pa
 
 from interp.results import HEADS
-from interp.results.columns import HEAD, INDEX, INTERVAL, number, whole, word
+from interp.results.columns import EDGE, ENDS, HEAD, INDEX, INTERVAL, TOKENS, TWO_HEADS, number, whole, word, yes_or_no
 
 _SHARE = number(0.0, 1.0)
-_ENDS = {"ci_low": number(), "ci_high": number(), "n": INDEX}
-_CHECKPOINT = {"run": word(), "is_control": pa.Column(bool), "step": INDEX, "checkpoint": word()}
+_ENDS = {**ENDS, "n": INDEX}
+_CHECKPOINT = {"run": word(), "is_control": yes_or_no(), "step": INDEX, "checkpoint": word()}
 
 SCHEMAS = {
     "heads": HEADS.add_columns({"control": number(), "note": word()}),
@@ -22,7 +22,7 @@ SCHEMAS = {
             "chance": _SHARE,
             "control": number(),
             "p_corrected": _SHARE,
-            "called": pa.Column(bool),
+            "called": yes_or_no(),
             "reason": word(),
         }
     ),
@@ -43,7 +43,7 @@ SCHEMAS = {
         {
             "ablation": word("resample", "mean", "zero", "pattern_preserving"),
             "heads": word(),
-            "n_heads": whole(pa.Check.ge(1)),
+            "n_heads": whole(1),
             "chosen": word("top", "random"),
             "draw": INDEX,
             "loss": number(0.0),
@@ -55,12 +55,7 @@ SCHEMAS = {
     ),
     "composition": pa.DataFrameSchema(
         {
-            "source_site": word(),
-            "source_layer": INDEX,
-            "source_head": INDEX,
-            "target_site": word(),
-            "target_layer": INDEX,
-            "target_head": INDEX,
+            **TWO_HEADS,
             "path": word("key_input", "total"),
             "prefix_matching": number(),
             "change": number(-1.0, 1.0),
@@ -70,19 +65,13 @@ SCHEMAS = {
         checks=[INTERVAL],
     ),
     "reach": pa.DataFrameSchema(
-        {**HEAD, "period": whole(pa.Check.ge(2)), "value": number(), "chance": number(), **_ENDS, "note": word()},
+        {**HEAD, "period": whole(2), "value": number(), "chance": number(), **_ENDS, "note": word()},
         checks=[INTERVAL],
     ),
     "formation": pa.DataFrameSchema(
         {
             **_CHECKPOINT,
-            "metric": word(
-                "loss",
-                "in_context_learning",
-                "loss_first_copy",
-                "loss_later_copies",
-                "copying_gain",
-            ),
+            "metric": word("loss", "in_context_learning", "loss_first_copy", "loss_later_copies", "copying_gain"),
             "data": word(),
             "value": number(),
             **_ENDS,
@@ -104,10 +93,6 @@ SCHEMAS = {
         },
         checks=[INTERVAL],
     ),
-    "patterns": pa.DataFrameSchema(
-        {**HEAD, "data": word(), "sequence": INDEX, "query": INDEX, "key": INDEX, "weight": number(0.005, 1.001)}
-    ),
-    "tokens": pa.DataFrameSchema(
-        {"data": word(), "sequence": INDEX, "position": INDEX, "token": INDEX, "text": word()}
-    ),
+    "patterns": pa.DataFrameSchema({**EDGE, "weight": number(0.005, 1.001)}),
+    "tokens": pa.DataFrameSchema(TOKENS),
 }

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from typing import Literal
 
+from interp.settings import check_at_least
+
 
 @dataclass(frozen=True)
 class Config:
@@ -34,10 +36,7 @@ class Config:
     """full: lengths up to the context, ten places, ten needles."""
 
     def __post_init__(self) -> None:
-        at_least = {"depths": 1, "needles": 2, "piece": 16, "batch": 1, "followed": 1, "seed": 0}
-        for name, least in at_least.items():
-            if (value := getattr(self, name)) is not None and value < least:
-                raise ValueError(f"{name} must be at least {least}; got {value}")
+        check_at_least(self, depths=1, needles=2, piece=16, batch=1, followed=1, seed=0)
         if self.lengths is not None and (not self.lengths or min(self.lengths) < 48):
             raise ValueError(f"lengths must name at least one length, none below 48 tokens; got {self.lengths}")
         if not 0 < self.threshold < 1:

@@ -20,6 +20,7 @@ from torch import Tensor
 from interp import HookedModel
 from interp.data import SAMPLE, read_documents
 from interp.errors import UserError
+from interp.model_data import reads_text
 from interp.results import Workspace
 
 __all__ = ["Hidden", "Needle", "hide", "make_needles", "read_haystack"]
@@ -136,7 +137,7 @@ def read_haystack(model: HookedModel, source: str | None, least: int, seed: int,
         UserError: the text is none, or a model without a tokenizer is given one.
     """
     random = np.random.default_rng(seed)
-    if model.tokenizer is None and (source is None or not source.endswith(".npy")):
+    if not reads_text(model, source):
         assert model.d_vocab is not None
         bos = getattr(model.config, "bos_token_id", None)
         work.note("The model came without a tokenizer: needles are random tokens, hidden in random tokens.")

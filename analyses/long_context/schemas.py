@@ -2,25 +2,23 @@
 
 import pandera.pandas as pa
 
-_NUMBER = pa.Column(float, nullable=True)
-_SHARE = pa.Column(float, pa.Check.in_range(0, 1), nullable=True)
-_HEAD = {"site": pa.Column(str), "layer": pa.Column(int), "head": pa.Column(int)}
+from interp.results.columns import ENDS, HEAD, INDEX, number, word
+
+_SHARE = number(0.0, 1.0)
 
 SCHEMAS: dict[str, pa.DataFrameSchema] = {
     "retrieval": pa.DataFrameSchema(
-        {**_HEAD, "length": pa.Column(int), "depth": _SHARE, "value": _SHARE, "ci_low": _SHARE, "ci_high": _SHARE,
-         "n": pa.Column(int)},
+        {**HEAD, "length": INDEX, "depth": _SHARE, "value": _SHARE, "ci_low": _SHARE, "ci_high": _SHARE, "n": INDEX},
         strict=True,
     ),
     "copied": pa.DataFrameSchema(
-        {"length": pa.Column(int), "depth": _SHARE, "copied": _SHARE, "ci_low": _SHARE, "ci_high": _SHARE,
-         "loss": pa.Column(float), "n": pa.Column(int)},
+        {"length": INDEX, "depth": _SHARE, "copied": _SHARE, "ci_low": _SHARE, "ci_high": _SHARE, "loss": number(),
+         "n": INDEX},
         strict=True,
     ),
     "by_length": pa.DataFrameSchema(
-        {**_HEAD, "length": pa.Column(int),
-         "metric": pa.Column(str, pa.Check.isin(["retrieval", "entropy", "first_position", "expected_distance"])),
-         "value": _NUMBER, "ci_low": _NUMBER, "ci_high": _NUMBER, "n": pa.Column(int)},
+        {**HEAD, "length": INDEX, "metric": word("retrieval", "entropy", "first_position", "expected_distance"),
+         "value": number(), **ENDS, "n": INDEX},
         strict=True,
     ),
 }  # fmt: skip

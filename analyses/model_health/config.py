@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from analyses.model_health.checks import Check
+from interp.settings import check_at_least
 
 SATURATED = 0.99
 """Weight above which a row counts as saturated."""
@@ -35,10 +36,7 @@ class Config:
     """full: four times as many sequences for attention's statistics."""
 
     def __post_init__(self) -> None:
-        at_least = {"context": 1, "requests": 1, "length": 8, "sequences": 2, "seed": 0}
-        for name, least in at_least.items():
-            if (value := getattr(self, name)) is not None and value < least:
-                raise ValueError(f"{name} must be at least {least}; got {value}")
+        check_at_least(self, context=1, requests=1, length=8, sequences=2, seed=0)
         if self.memory is not None and not self.memory > 0:
             raise ValueError(f"memory must be above 0 GiB; got {self.memory:g}")
 

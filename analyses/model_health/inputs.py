@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from analyses.model_health.config import Config
 from analyses.model_health.subject import Subject, subject_of
-from interp.data import SAMPLE, read_documents, windows
+from interp.model_data import reads_text, text_windows, within_context
 from interp.results import Workspace
 
 __all__ = ["read"]
@@ -21,15 +21,11 @@ def read(subject: Subject, config: Config, work: Workspace) -> tuple[Subject, st
     model = subject.model
     if subject.wrapped or "tokens" not in subject.arguments:
         return subject, "example"
-    length = min(config.length, model.n_ctx or config.length)
-    source = config.text or SAMPLE
-    if model.tokenizer is None and not source.endswith(".npy"):
+    length = within_context(model, config.length)
+    if not reads_text(model, config.text):
         work.note("The model came without a tokenizer: attention's statistics are taken on random tokens.")
         return subject_of(model, length, config.n_sequences, config.seed), "unrepeated"
-    text = windows(
-        read_documents(source), model.tokenizer, length, n=config.n_sequences, seed=config.seed,
-        vocab_size=model.d_vocab, context=model.n_ctx,
-    )  # fmt: skip
+    text = text_windows(model, config.text, length, n=config.n_sequences, seed=config.seed)
     for note in text.notes:
         work.note(f"Text: {note}")
     given = {"tokens": text.tokens}

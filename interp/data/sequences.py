@@ -109,6 +109,10 @@ class Sequences:
         first = f"{_count(len(self), 'sequence')} of {size} tokens from {of}{self.source}."
         return " ".join([first, *self.notes])
 
+    def provenance(self) -> dict[str, str]:
+        """What they are, and the hash of their tokens."""
+        return {"what": self.describe(), "sha256": self.hash()}
+
     def token_text(self, sequence: int) -> list[str]:
         """The text of each token of a sequence; empty for special tokens and padding.
 

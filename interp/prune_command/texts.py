@@ -7,9 +7,10 @@ import dataclasses
 import numpy as np
 from torch import Tensor
 
-from interp.data import SAMPLE, Sequences, read_documents, windows
+from interp.data import Sequences
 from interp.errors import UserError
 from interp.flags import Prune
+from interp.model_data import text_windows, within_context
 from interp.models.hooked import HookedModel
 
 __all__ = ["Texts", "batches"]
@@ -34,17 +35,14 @@ class Texts:
         Raises:
             UserError: no tokenizer, or a text that is too short.
         """
-        length = flags.length if model.n_ctx is None else min(flags.length, model.n_ctx)
+        length = within_context(model, flags.length)
         wanted = 2 * flags.sequences + (flags.recover * flags.batch_size)
         if model.tokenizer is None and flags.text is None:
             raise UserError(
                 "the model came without a tokenizer, so that the sample text cannot be read: give token ids with "
                 "--text FILE.npy, or choose without a text: --by weight_norm, --by random or --heads"
             )
-        found = windows(
-            read_documents(flags.text or SAMPLE), model.tokenizer, length, n=max(wanted, 3), seed=flags.seed,
-            vocab_size=model.d_vocab, context=model.n_ctx,
-        )  # fmt: skip
+        found = text_windows(model, flags.text, length, n=max(wanted, 3), seed=flags.seed)
         if len(found) < 3:
             raise UserError(f"the text gives {len(found)} windows of {length} tokens, at least 3 are needed: --length")
         parts = _divided(found, flags)

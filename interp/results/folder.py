@@ -101,10 +101,6 @@ class RunFolder:
         """Names of the finished analyses, in alphabetical order; anything else in the folder is passed over."""
         return [place.name for place in sorted(self.path.iterdir()) if self._is_finished(place)]
 
-    def interrupted(self) -> list[str]:
-        """Names of the analyses of which an interrupted run left finished steps."""
-        return sorted({path.name.rpartition("@")[0] for path in (self.path / _PARTIAL).glob("*@*")})
-
     def fingerprint(self, analysis: str) -> str | None:
         """The fingerprint of a finished analysis's inputs; None where it is not finished."""
         meta = storage.read_meta(self.path / analysis)

@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from interp.results import Result, RunFolder
-from reports import style, words
+from reports import glossary, style, words
 from reports.chapters import Chapter, Finding, Method, Plate, Rows, Sentence, TableNote
 from reports.chapters.reading import Reading, Row, first, records
 from reports.figures import comparison as draw
@@ -74,7 +74,7 @@ def _kinds(reading: Reading) -> Finding | None:
         return None
     support = []
     for (analysis, kind), rows in changes.groupby(["analysis", "kind"], sort=False):  # pyright: ignore[reportGeneralTypeIssues]: two keys
-        name = words.KINDS.get(str(kind), words.visible(str(kind)).replace("_", " "))
+        name = glossary.KINDS.get(str(kind), words.visible(str(kind)).replace("_", " "))
         before, after = (len(rows.loc[rows["change"] != word]) for word in ("gained", "lost"))
         parts = [f"{words.count(before, name)} before, {after} after"]
         for word in ("gained", "lost"):
@@ -107,8 +107,8 @@ def _scores(reading: Reading) -> Finding | None:
         largest = first(rows.sort_values("difference", key=abs, ascending=False))
         size = words.measured(largest["difference"], largest["ci_low"], largest["ci_high"], sign=True)
         where = {"analysis": str(analysis), "metric": str(metric), "data": str(data)}
-        on = words.DATA.get(str(data), words.visible(str(data)))
-        name = f"{words.sentence_case(words.metric_name(str(metric)))} ({on})"
+        on = glossary.DATA.get(str(data), words.visible(str(data)))
+        name = f"{words.sentence_case(glossary.metric_name(str(metric)))} ({on})"
         text = f"{name}: {words.count(len(rows), 'head')}, most {reading.name(largest)}, by {size}."
         support.append(Sentence(text, (Rows("differences", {**where, "changed": True}),)))
     limits = "that other scores are the same: a difference may be too small to be seen with so many sequences."
@@ -146,7 +146,7 @@ def _maps(reading: Reading) -> Plate | None:
 def _largest(reading: Reading) -> Plate | None:
     table = reading.table("differences")
     rows = table.loc[table["changed"].astype(bool)] if len(table) else table
-    rows = rows.loc[[not words.UNITS.get(str(metric)) for metric in rows["metric"]]] if len(rows) else rows
+    rows = rows.loc[[not glossary.UNITS.get(str(metric)) for metric in rows["metric"]]] if len(rows) else rows
     if rows.empty:
         return None
     shown = rows.sort_values("difference", key=abs, ascending=False, kind="stable").head(_ROWS)
@@ -169,4 +169,4 @@ def _largest(reading: Reading) -> Plate | None:
 
 
 def _label(reading: Reading, row: Row) -> str:
-    return f"{reading.name(row)}  {words.short_metric(str(row['metric']))} ({words.visible(str(row['data']))})"
+    return f"{reading.name(row)}  {glossary.short_metric(str(row['metric']))} ({words.visible(str(row['data']))})"

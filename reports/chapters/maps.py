@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pandas as pd
 from matplotlib.figure import Figure
 
-from reports import words
+from reports import glossary, words
 from reports.chapters import Plate, Rows
 from reports.chapters.reading import Reading, records
 from reports.figures import heads as draw
@@ -28,11 +28,11 @@ def map_plate(reading: Reading, name: str, of: tuple[str, str, str], outlined: p
     def figure() -> Figure:
         figure, ax = draw.map_figure(*_size(rows), labels=bool(marked))
         draw.head_map(rows, ax, marked, metric)
-        draw.colour_bar(ax, words.metric_axis(metric))
+        draw.colour_bar(ax, glossary.metric_axis(metric))
         draw.name_heads(ax, marked)
         return figure
 
-    title = words.sentence_case(f"{words.metric_name(metric)}, head by head")
+    title = words.sentence_case(f"{glossary.metric_name(metric)}, head by head")
     return Plate(name, title, caption, figure, (Rows("heads", {"metric": metric, "data": data}),))
 
 
@@ -79,14 +79,14 @@ def maps_plate(
             draw.head_map(rows, ax, (), metric, large=False)
             if data == main and len(others := reading.stack(inside.loc[inside["metric"] == metric], where)):
                 draw.inner_squares(others, ax)
-            draw.colour_bar(ax, words.UNITS.get(metric, "share of attention"), below=0.45)
+            draw.colour_bar(ax, glossary.UNITS.get(metric, "share of attention"), below=0.45)
             ax.set(
                 title=_title(where if named else "", metric, "" if data == main else data),
                 ylabel="layer" if ax.get_position().x0 < 0.12 else "",
             )
         return figure
 
-    on = f"On {words.DATA.get(main, words.visible(main))}. " if main else ""
+    on = f"On {glossary.DATA.get(main, words.visible(main))}. " if main else ""
     other = (
         " The square in the middle of a cell is the head's score on the other text: where none is seen, they agree."
         if len(inside)
@@ -107,7 +107,7 @@ def _size(heads: pd.DataFrame) -> tuple[int, int]:
 
 
 def _title(stack: str, metric: str, data: str) -> str:
-    plain, twin = words.twin_of(metric)
-    name = words.sentence_case(words.short_metric(plain))
+    plain, twin = glossary.twin_of(metric)
+    name = words.sentence_case(glossary.short_metric(plain))
     on = _ON.get(data, words.visible(data))  # '' where the whole figure is on it
     return f"{name}\n{', '.join(part for part in (stack, twin, on) if part)}".rstrip()

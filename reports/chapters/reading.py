@@ -115,6 +115,10 @@ class Reading:
         told = [f"{name} {words.visible(str(value))}" for name, value in known if value is not None]
         return f" ({', '.join(told)})" if told else ""
 
+    def full_adds(self, what: str) -> str:
+        """What ``--budget full`` would add to a run with the report's budget; '' for any other run."""
+        return f"`--budget full` {what}." if self.config.get("budget") == "report" else ""
+
 
 def head_rows(table: str, row: Row, **where: Cell) -> Rows:
     """A link to one head's rows of a table."""

@@ -1,9 +1,10 @@
 """Texts whose words are shaded by their attention, laid out in lines: a saved table and an Axes in, the Axes out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from matplotlib.font_manager import FontProperties
 from matplotlib.patches import Rectangle
 from matplotlib.textpath import TextPath
@@ -11,6 +12,34 @@ from matplotlib.textpath import TextPath
 from reports import style, words
 
 _LINE, _SIZE = 0.165, 7.0  # inches between lines of text; points
+_GAP = 0.24  # inches between the two drawings of a text
+
+
+def drawn_twice(instances: pd.DataFrame, titles: tuple[str, str], told: Callable[[pd.DataFrame, str], str]) -> Figure:
+    """Every text under its original attention (left) and under an adversarial one.
+
+    Args:
+        instances: as the table ``instances``.
+        titles: of the two columns.
+        told: what stands above a drawing, from its rows and which of the two it is.
+    """
+    width = style.WIDE / 2 - _GAP / 2
+    high = heights(instances, width)
+    total = sum(high.values()) + 0.5 * len(high) + 0.3
+    figure = style.blank(style.WIDE, total)
+    top = total - 0.24
+    sides = [(column * (width + _GAP) / style.WIDE, which) for column, which in enumerate(("original", "adversarial"))]
+    for (left, _), title in zip(sides, titles, strict=True):
+        figure.text(left, 1 - 0.06 / total, title, va="top", fontsize=8.5, fontweight="bold", color=style.INK)
+    for number, height in high.items():
+        for left, which in sides:
+            rows = instances.loc[(instances["instance"] == number) & (instances["which"] == which)]
+            figure.text(left, (top - 0.22) / total, told(rows, which), fontsize=style.SMALL, color=style.MUTED,
+                        va="bottom")  # fmt: skip
+            box = (left, (top - 0.34 - height) / total, width / style.WIDE, height / total)
+            attended_text(rows, figure.add_axes(box), width)
+        top -= height + 0.5
+    return figure
 
 
 def attended_text(rows: pd.DataFrame, ax: Axes, width: float) -> Axes:

@@ -9,7 +9,7 @@ import seaborn as sns
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 
-from reports import style, words
+from reports import glossary, style, words
 from reports.figures.labels import figure_of, inches, label_points
 
 VERDICTS = {"needed": "#0072b2", "harmful": "#d55e00", "undecided": style.MUTED}
@@ -277,7 +277,7 @@ def kinds_first(table: pd.DataFrame, ax: Axes, order: Sequence[str]) -> Axes:
         if len(shares) > 1:
             ax.vlines(np.median(shares), row - 0.34, row + 0.34, color=style.INK, linewidth=1.4, zorder=2)
     ax.axvline(0.5, color=style.MUTED, linewidth=0.8, linestyle=(0, (4, 3)))
-    ax.set_yticks(range(len(order)), [words.KINDS.get(kind, kind.replace("_", " ")) for kind in order])
+    ax.set_yticks(range(len(order)), [glossary.KINDS.get(kind, kind.replace("_", " ")) for kind in order])
     ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     ax.set(xlim=(-0.02, 1.02), ylim=(len(order) - 0.5, -0.5), xlabel="heads pruned when this head goes")
     ax.tick_params(axis="y", length=0)

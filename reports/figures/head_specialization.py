@@ -10,10 +10,10 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
-from reports import style, words
+from reports import glossary, style, words
 from reports.figures.labels import label_points
 
-KINDS = tuple(words.KINDS)
+KINDS = tuple(glossary.KINDS)
 _OFF = "#c9ced4"
 _NAMED = 8  # heads of an embedding that have their name beside them
 
@@ -46,8 +46,8 @@ def by_layer(series: Mapping[str, pd.DataFrame], ax: Axes, metric: str) -> Axes:
         ax.annotate("uniform", (1.0, max(chance)), xycoords=ax.get_yaxis_transform(), xytext=(3, 0),
                     textcoords="offset points", va="center", fontsize=style.SMALL, color=style.MUTED,
                     annotation_clip=False)  # fmt: skip
-    unit = words.UNITS.get(metric, "share of attention")
-    axis = f"{words.short_metric(metric)}\n({unit})"
+    unit = glossary.UNITS.get(metric, "share of attention")
+    axis = f"{glossary.short_metric(metric)}\n({unit})"
     ax.set(xlabel="layer", ylabel=axis, ylim=(0, None), xlim=(-0.6, n_layers - 0.4))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=8))
     if len(series) > 1:
@@ -69,7 +69,7 @@ def embedding_by_kind(groups: pd.DataFrame, ax: Axes, kinds: Mapping[tuple[str, 
         some = groups.loc[[each == kind for each in named]]
         ax.scatter(some["x"], some["y"], s=1.3 * size, color=style.KIND_COLOURS[kind], linewidth=0.4, zorder=3,
                    marker=style.KIND_MARKERS[kind], edgecolor="white",
-                   label=words.KINDS[kind].removesuffix(" head"))  # fmt: skip
+                   label=glossary.KINDS[kind].removesuffix(" head"))  # fmt: skip
     _plane(ax, groups)
     return _name(ax, groups, outermost(groups))
 
@@ -174,7 +174,7 @@ def stability(table: pd.DataFrame, ax: Axes) -> Axes:
         ax.errorbar(rows["spearman"], places, xerr=np.nan_to_num(spans), fmt=marker, color=colour, markersize=4.2,
                     elinewidth=1, markeredgecolor="white", markeredgewidth=0.4, label=f"two {between}",
                     zorder=3)  # fmt: skip
-    ax.set_yticks(range(len(metrics)), [words.short_metric(metric) for metric in metrics])
+    ax.set_yticks(range(len(metrics)), [glossary.short_metric(metric) for metric in metrics])
     ax.axvline(1, color=style.MUTED, linewidth=0.7)
     low = min([0.0, *table["ci_low"].dropna()])
     ax.set(xlim=(low - 0.02, 1.02), ylim=(len(metrics) - 0.5, -0.5), xlabel="rank correlation over heads (Spearman)")

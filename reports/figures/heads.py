@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.image import AxesImage
 from matplotlib.patches import Rectangle
 
-from reports import style, words
+from reports import glossary, style, words
 from reports.figures.labels import figure_of, inches
 
 Head = tuple[int, int]
@@ -152,7 +152,7 @@ def _scale(grid: np.ndarray, metric: str, large: bool) -> tuple[Normalize, Color
         return Normalize(-1, 1), style.SHARES
     if np.isfinite(grid).any() and float(np.nanmin(grid)) < 0:  # a signed change
         return Normalize(-largest, largest), style.SIGNED
-    if words.UNITS.get(metric):
+    if glossary.UNITS.get(metric):
         return Normalize(0, largest or 1.0), style.SHARES
     ceiling = 1.0 if large else next((c for c in _CEILINGS if c >= largest), largest)
     return Normalize(0, max(ceiling, largest)), style.SHARES

@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 
-from reports import style, words
+from reports import glossary, style, words
 from reports.figures.labels import inches, label_ends, label_points
 
 Head = tuple[int, int]
@@ -41,18 +41,18 @@ def prefix_against_copying(heads: pd.DataFrame, ax: Axes, kinds: Mapping[Head, s
     plain = points[called == ""]
     ax.scatter(plain["value"], plain["copying"], s=9, facecolor="none", edgecolor=style.MUTED, linewidth=0.6,
                alpha=0.75, rasterized=len(plain) > 1000, zorder=2, label="other")  # fmt: skip
-    for kind in [kind for kind in words.KINDS if kind in set(called)]:
+    for kind in [kind for kind in glossary.KINDS if kind in set(called)]:
         some = points[called == kind]
         colour = style.KIND_COLOURS[kind]
         spans = [some["value"] - some["ci_low"], some["ci_high"] - some["value"]]
         ax.errorbar(some["value"], some["copying"], xerr=spans, fmt=style.KIND_MARKERS[kind], color=colour,
                     markersize=4.5, markeredgecolor="white", markeredgewidth=0.5, elinewidth=0.8, zorder=4,
-                    label=words.KINDS[kind])  # fmt: skip
+                    label=glossary.KINDS[kind])  # fmt: skip
     _chance_lines(ax, looks["chance"], vertical=True)
     _chance_lines(ax, writes["chance"], vertical=False)
     right, up = min(1.02, max([0.1, *(points["value"] * 1.12)])), max([-0.5, *points["copying"]])
     ax.set(xlim=(-0.02 * right, right), ylim=(-1.05, up + 0.1 * (up + 1.05)))
-    ax.set(xlabel=words.metric_axis("prefix_matching"), ylabel=words.metric_axis(copying))
+    ax.set(xlabel=glossary.metric_axis("prefix_matching"), ylabel=glossary.metric_axis(copying))
     sns.despine(ax=ax)
     if called.any():
         ax.legend(loc="lower left", bbox_to_anchor=(-0.03, 1.0), ncols=4, handletextpad=0.1, columnspacing=1.0)
@@ -117,7 +117,7 @@ def reach(table: pd.DataFrame, ax: Axes, heads: Sequence[Head]) -> Axes:
     ax.xaxis.set_major_locator(FixedLocator(sorted(table["period"].unique())))
     ax.xaxis.set_minor_locator(NullLocator())
     ax.xaxis.set_major_formatter(ScalarFormatter())
-    ax.set(xlabel="period (tokens, log scale)", ylabel=words.metric_axis("prefix_matching"), ylim=(0, 1.0))
+    ax.set(xlabel="period (tokens, log scale)", ylabel=glossary.metric_axis("prefix_matching"), ylim=(0, 1.0))
     ax.set_yticks(_SHARE_TICKS)
     sns.despine(ax=ax)
     return label_ends(ax, ends, names, colours)

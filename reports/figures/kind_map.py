@@ -11,12 +11,12 @@ from matplotlib.colors import BoundaryNorm, ListedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from reports import style, words
+from reports import glossary, style
 from reports.figures.heads import MAP, head_ticks
 from reports.figures.labels import inches
 
 Head = tuple[int, int]
-KINDS = tuple(words.KINDS)
+KINDS = tuple(glossary.KINDS)
 _LEAST, _MOST = 0.35, 1.0  # opacity of the weakest and the strongest head
 _ENTRY = 0.17  # inches of a line of the legend
 
@@ -60,7 +60,7 @@ def kind_figure(maps: Sequence[KindMap]) -> Figure:
 def kind_map(of: KindMap, ax: Axes) -> Axes:
     """Colour and letter by kind, opacity by strength; a head of two kinds has the second one in its lower corner.
 
-    Kinds come in the order of `words.KINDS`, the most telling first. Heads that are called nothing stay empty.
+    Kinds come in the order of `glossary.KINDS`, the most telling first. Heads that are called nothing stay empty.
 
     Returns:
         The Axes; its image's array is [layer, head], holding the number of the kind, masked where there is none.
@@ -149,6 +149,6 @@ def _kind_legend(figure: Figure, present: Sequence[str], maps: Sequence[KindMap]
         figure.text((x + 0.08) / width, (y + 0.062) / height, style.KIND_LETTERS[kind], ha="center", color=ink,
                     va="center_baseline", fontsize=style.SMALL, fontweight="bold")  # fmt: skip
         n = sum(len(of.called.loc[of.called["kind"] == kind].drop_duplicates(["layer", "head"])) for of in maps)
-        name = words.KINDS[kind].removesuffix(" head")
+        name = glossary.KINDS[kind].removesuffix(" head")
         figure.text((x + 0.22) / width, (y + 0.062) / height, f"{name} ({n})", va="center_baseline",
                     fontsize=style.SMALL + 0.5)  # fmt: skip

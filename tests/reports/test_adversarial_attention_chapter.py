@@ -11,11 +11,11 @@ import pytest
 
 from interp.results import Result
 from reports import style
-from reports.chapters import Chapter, Sentence
 from reports.chapters.adversarial_attention import chapter
 from reports.chapters.adversarial_attention.sides import SAYS
 from reports.figures import adversarial_attention as draw
 from reports.figures import attended_text
+from tests.reports.chapter_parts import linked_numbers, sentences
 
 TEXT = "a rather long sentence that needs a second line $x$ 中"
 KINDS = ({"encoder": "lstm", "attention": "tanh", "seed": 0}, {"encoder": "average", "attention": "tanh", "seed": 0})
@@ -90,31 +90,18 @@ def made_up(change: float = 0.4, share: float = 0.8) -> Result:
     return Result("adversarial-attention", {name: pd.DataFrame(rows) for name, rows in tables.items()}, provenance)
 
 
-def chapter_of(result: Result) -> Chapter:
-    return chapter(result, None)
-
-
-def said(made: Chapter) -> list[Sentence]:
-    lead = [made.lead] if made.lead else []
-    return [*lead, *(s for finding in made.findings for s in (finding.verdict, *finding.support))]
-
-
 @pytest.fixture(scope="module")
 def result() -> Result:
     return made_up()
 
 
 def test_every_number_links_to_rows_that_are_there(result: Result) -> None:
-    for sentence in said(chapter_of(result)):
-        for rows in sentence.rows:
-            table = result.tables[rows.table]
-            for column, value in rows.where.items():
-                table = table.loc[table[column] == value]
-            assert len(table), (sentence.text, rows)
+    for sentence in sentences(chapter(result, None)):
+        list(linked_numbers(sentence, result))
 
 
 def test_the_planted_numbers_are_told(result: Result) -> None:
-    text = "\n".join(sentence.text for sentence in said(chapter_of(result)))
+    text = "\n".join(sentence.text for sentence in sentences(chapter(result, None)))
     for part in (
         "τ = 0.31 [0.26, 0.36]", "at 0.66 [0.61, 0.71]", "47 % of 60 texts", "undefined in 2",
         "by 0.40 [0.35, 0.45] (TVD", "conicity of 0.88", "so alike that any weights",
@@ -135,30 +122,30 @@ def test_the_planted_numbers_are_told(result: Result) -> None:
     ],
 )
 def test_the_verdict_follows_the_tests(change: float, share: float, words: str) -> None:
-    assert words in chapter_of(made_up(change, share)).findings[0].verdict.text
+    assert words in chapter(made_up(change, share), None).findings[0].verdict.text
 
 
 def test_both_sides_are_heard_on_every_test(result: Result) -> None:
-    limits = {finding.not_shown for finding in chapter_of(result).findings}
+    limits = {finding.not_shown for finding in chapter(result, None).findings}
     assert set(SAYS.values()) <= limits
 
 
 def test_a_classifier_that_was_not_tested_is_named_with_its_reason(result: Result) -> None:
     table = pd.DataFrame([{**KINDS[0], "accuracy": 0.5, "tested": False, "note": "did not learn: 0.500"}])
-    made = chapter_of(replace(result, tables={"classifiers": table}))
+    made = chapter(replace(result, tables={"classifiers": table}), None)
     (finding,) = made.findings
     assert "did not learn: 0.500" in finding.verdict.text
     assert not made.plates
 
 
 def test_without_classifiers_nothing_is_said(result: Result) -> None:
-    made = chapter_of(replace(result, tables={}))
+    made = chapter(replace(result, tables={}), None)
     assert (made.findings, made.plates, made.lead, made.methods) == ((), (), None, ())
     assert made.tables == {}
 
 
 def test_all_figures_draw(result: Result) -> None:
-    made = chapter_of(result)
+    made = chapter(result, None)
     assert [plate.name for plate in made.plates] == [
         "texts-drawn-twice", "supporting-facts", "rank-agreement", "permutations", "eps-max-jsd",
         "eps-max-jsd-by-weight", "adversaries-by-steps", "consistent-path", "erasing",
@@ -203,7 +190,7 @@ def test_the_facts_figure_draws_values_intervals_and_chance(result: Result) -> N
                                                       ("classifiers", False, True)])  # fmt: skip
 def test_the_full_budget_is_told_of_the_part_that_was_run(result: Result, part: str, heads: bool, seeds: bool) -> None:
     config = {**result.provenance["config"], "budget": "report", "part": part}
-    told = chapter_of(replace(result, provenance={**result.provenance, "config": config})).full
+    told = chapter(replace(result, provenance={**result.provenance, "config": config}), None).full
     assert ("six rows" in told, "three seeds" in told) == (heads, seeds)
 
 
@@ -218,12 +205,14 @@ def test_weights_that_lead_to_the_same_place_share_a_label() -> None:
 
 
 def test_the_border_of_the_path_is_told_where_attention_leaves_at_once(result: Result) -> None:
-    text = " ".join(sentence.text for sentence in said(chapter_of(result)))
+    text = " ".join(sentence.text for sentence in sentences(chapter(result, None)))
     assert "Between λ = 0.1 and 0.3 its attention leaves the base's, from 0.10 to 0.60 nats" in text
     assert "accuracy goes from 0.90 to 0.80" in text
     table = result.tables["consistent"]
     flat = table.assign(jsd=table["jsd"].where(table["weight"] != 0.3, 0.2))
-    text = " ".join(s.text for s in said(chapter_of(replace(result, tables={**result.tables, "consistent": flat}))))
+    text = " ".join(
+        s.text for s in sentences(chapter(replace(result, tables={**result.tables, "consistent": flat}), None))
+    )
     assert "leaves the base's" not in text
 
 

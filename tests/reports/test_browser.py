@@ -5,12 +5,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from interp.results import Result, save
 from reports import page
 from tests.reports import specialized, synthetic
+from tests.reports.chapter_parts import in_two_stacks
 from tests.reports.test_page import HOSTILE, only
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -221,16 +221,7 @@ def test_hostile_tokens_are_shown_and_do_nothing(browser, tmp_path: Path):
 
 
 def test_an_address_names_the_stack_where_two_have_a_head_of_one_number(browser, tmp_path: Path):
-    made = synthetic.result(synthetic.SMALL)
-    tables = {}
-    for name, table in made.tables.items():
-        if "site" in table:
-            both = [
-                table.assign(site=[f"{stack}_blocks.{layer}.{kind}" for layer in table["layer"]])
-                for stack, kind in (("encoder", "attn"), ("decoder", "self_attn"))
-            ]
-            tables[name] = pd.concat(both, ignore_index=True)
-    save(Result(made.analysis, {**made.tables, **tables}, made.provenance), tmp_path / "run")
+    save(in_two_stacks(synthetic.result(synthetic.SMALL)), tmp_path / "run")
     for tab in _open(browser, page.write(tmp_path / "run"), "#decoder/L1H1"):
         card = tab.locator("#card")
         card.locator("table").first.wait_for()

@@ -19,6 +19,7 @@ from reports.chapters.reading import Reading
 from reports.embed import embed
 from reports.figures import formation as draw
 from tests.reports import synthetic
+from tests.reports.chapter_parts import linked_numbers
 
 STEPS = (0, 100, 200, 300, 400)
 BROKEN = "not read: model.safetensors cannot be read: save the model again"
@@ -94,13 +95,7 @@ def test_the_moment_is_named_with_what_was_before_it() -> None:
 def test_every_number_is_in_a_linked_row() -> None:
     of = result()
     for sentence in (finding(of).verdict, *finding(of).support):
-        linked = set()
-        for rows in sentence.rows:
-            table = of.tables[rows.table]
-            for column, value in rows.where.items():
-                table = table.loc[table[column] == value]
-            assert len(table), sentence
-            linked |= {words.number(value) for value in table.select_dtypes("number").to_numpy().ravel()}
+        linked = {words.number(value) for value in linked_numbers(sentence, of)}
         said = re.sub(r"L\d+H\d+|step-\d+|step [\d,]+", "", sentence.text)
         for number in re.findall(r"−?\d+\.\d+", said):
             assert number in linked, (number, sentence.text)

@@ -11,21 +11,17 @@ import pytest
 
 from interp.results import Result, RunFolder, save
 from reports import style
-from reports.chapters import Chapter, Plate, Sentence
+from reports.chapters import Chapter, Plate
 from reports.chapters.head_pruning import chapter
 from reports.figures import head_pruning as draw
 from reports.figures import labels
 from tests.reports import pruning_tables
-from tests.reports.chapter_parts import sentences, verdicts
-
-
-def chapter_of(result: Result, run: Any = None) -> Chapter:
-    return chapter(result, run)
+from tests.reports.chapter_parts import NO_RUN, linked_numbers, sentences, verdicts
 
 
 @pytest.fixture(scope="module")
 def made() -> Chapter:
-    return chapter_of(pruning_tables.result())
+    return chapter(pruning_tables.result(), NO_RUN)
 
 
 def told(made: Chapter) -> str:
@@ -53,13 +49,8 @@ def test_findings_name_what_is_planted(made: Chapter) -> None:
 
 def test_every_number_comes_from_a_row_that_is_there(made: Chapter) -> None:
     result = pruning_tables.result()
-    sentences: list[Sentence] = [s for f in made.findings for s in (f.verdict, *f.support)]
-    for sentence in sentences:
-        for rows in sentence.rows:
-            table = result.tables[rows.table]
-            for column, value in rows.where.items():
-                table = table.loc[table[column] == value]
-            assert len(table), sentence.text
+    for sentence in sentences(made):
+        list(linked_numbers(sentence, result))
 
 
 @pytest.mark.parametrize(
@@ -68,7 +59,7 @@ def test_every_number_comes_from_a_row_that_is_there(made: Chapter) -> None:
 def test_a_run_without_a_table_says_less(missing: str) -> None:
     result = pruning_tables.result()
     less = replace(result, tables={name: t for name, t in result.tables.items() if name != missing})
-    made = chapter_of(less)
+    made = chapter(less, NO_RUN)
     for plate in made.plates:
         with style.paper():
             plate.draw()
@@ -78,15 +69,15 @@ def test_a_run_without_a_table_says_less(missing: str) -> None:
 def test_an_importance_that_loses_to_chance_is_said_to(made: Chapter) -> None:
     areas: Any = pruning_tables.result().tables["areas"].copy()
     areas.loc[areas["order"] == "random", ["margin", "ci_low", "ci_high"]] = [[-0.3, -0.5, -0.1], [0.5, 0.3, 0.7]]
-    text = verdicts(chapter_of(pruning_tables.result(areas=areas)))
+    text = verdicts(chapter(pruning_tables.result(areas=areas), NO_RUN))
     assert "clearly better than one of 2 random orders: the smallest margin is −0.30" in text
 
 
 def test_full_says_nothing_of_full() -> None:
-    assert chapter_of(pruning_tables.result()).full.startswith("`--budget full` also measures the time")
+    assert chapter(pruning_tables.result(), NO_RUN).full.startswith("`--budget full` also measures the time")
     best = pruning_tables.result().tables["best_head"].head(0)
-    assert chapter_of(pruning_tables.result(best_head=best)).full.startswith("`--budget full` ablates every head")
-    assert chapter_of(pruning_tables.result("full")).full == ""
+    assert chapter(pruning_tables.result(best_head=best), NO_RUN).full.startswith("`--budget full` ablates every head")
+    assert chapter(pruning_tables.result("full"), NO_RUN).full == ""
 
 
 def test_kinds_of_another_analysis_are_read_when_the_page_is_drawn(tmp_path: Path) -> None:
@@ -103,7 +94,8 @@ def test_kinds_of_another_analysis_are_read_when_the_page_is_drawn(tmp_path: Pat
         def load(self, name: str) -> Result:
             return Result(name, {"kinds": kinds} if name == "induction-heads" else {}, {})
 
-    made = chapter_of(pruning_tables.result(), Run())
+    run: Any = Run()
+    made = chapter(pruning_tables.result(), run)
     assert "1 induction head (100 %)" in verdicts(made)
     assert "22 heads of no kind" in verdicts(made)
     assert any(plate.name == "kinds-first" for plate in made.plates)
@@ -113,7 +105,7 @@ def test_what_cutting_saves_is_told_and_drawn(made: Chapter) -> None:
     text = told(made)
     assert "With 50 % of the heads cut out, the model has 92 % of the parameters, 88 % of the KV cache and 87 %" in text
     assert "A prompt takes" not in text
-    full = chapter_of(pruning_tables.result("full", cost=pruning_tables.cost(timed=True)))
+    full = chapter(pruning_tables.result("full", cost=pruning_tables.cost(timed=True)), NO_RUN)
     assert "A prompt takes 0.84 [0.80, 0.88] of the unpruned model's time; with the same heads masked, 1.03" in told(
         full
     )
@@ -123,7 +115,7 @@ def test_what_cutting_saves_is_told_and_drawn(made: Chapter) -> None:
 
 def test_few_heads_from_the_beginning_are_compared(made: Chapter) -> None:
     assert "from-scratch" not in {plate.name for plate in made.plates}
-    full = chapter_of(pruning_tables.result("full", from_scratch=pruning_tables.from_scratch()))
+    full = chapter(pruning_tables.result("full", from_scratch=pruning_tables.from_scratch()), NO_RUN)
     text = told(full)
     assert "surely better than those that had as few from the beginning in two of 4 comparisons" in text
     assert "surely worse in none" in text
@@ -138,7 +130,7 @@ def test_few_heads_from_the_beginning_are_compared(made: Chapter) -> None:
 
 @pytest.mark.parametrize("gates", [True, False])
 def test_every_figure_is_drawn(gates: bool) -> None:
-    made = chapter_of(pruning_tables.result(gates=gates))
+    made = chapter(pruning_tables.result(gates=gates), NO_RUN)
     plates: list[Plate] = [*made.plates, *([made.opening] if made.opening else [])]
     names = {plate.name for plate in plates}
     assert {"importance", "pruning-curves", "ablation-effects", "importance-against-effect", "agreement",
@@ -178,11 +170,11 @@ def test_a_mark_on_every_head_is_no_mark(made: Chapter) -> None:
     assert "Outlined: the head needed most" in made.opening.caption  # one of 24
     effects: Any = pruning_tables.result().tables["effects"]
     alike = effects.assign(verdict="needed", change=0.3, ci_low=0.2, ci_high=0.4)
-    opening = chapter_of(pruning_tables.result(effects=alike)).opening
+    opening = chapter(pruning_tables.result(effects=alike), NO_RUN).opening
     assert opening is not None
     assert "Outlined" not in opening.caption
     rising = alike.assign(change=0.3 + 0.1 * (effects.index % 24), ci_low=0.2 + 0.1 * (effects.index % 24))
-    opening = chapter_of(pruning_tables.result(effects=rising)).opening
+    opening = chapter(pruning_tables.result(effects=rising), NO_RUN).opening
     assert opening is not None
     with style.paper():
         texts = {text.get_text() for ax in opening.draw().axes for text in ax.texts}
@@ -220,4 +212,4 @@ def test_the_folder_of_a_real_run_is_read(tmp_path: Path) -> None:
     folder = save(result, tmp_path / "run")
     run = RunFolder(tmp_path / "run")
     assert folder.is_dir()
-    assert chapter_of(run.load("head-pruning"), run).lead == chapter_of(result).lead
+    assert chapter(run.load("head-pruning"), run).lead == chapter(result, NO_RUN).lead

@@ -13,14 +13,15 @@ from reports.chapters import Chapter, Finding
 from reports.chapters.head_specialization import cards, chapter
 from reports.chapters.reading import Reading
 from tests.reports import specialized
-from tests.reports.chapter_parts import sentences, verdicts, with_tables
-
-NUMBER = re.compile(r"(?<![\w.])[+−]?\d+(?:\.\d+)?(?![\w.]*\d)")
-RUN = None  # the chapter reads nothing of other analyses
-
-
-def chapter_of(result: Result) -> Chapter:
-    return chapter(result, RUN)  # pyright: ignore[reportArgumentType]
+from tests.reports.chapter_parts import (
+    NO_RUN,
+    check_sources_are_cited,
+    linked_numbers,
+    numbers_said,
+    sentences,
+    verdicts,
+    with_tables,
+)
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +31,7 @@ def result() -> Result:
 
 @pytest.fixture(scope="module")
 def made(result: Result) -> Chapter:
-    return chapter_of(result)
+    return chapter(result, NO_RUN)
 
 
 def test_made_up_tables_are_such_as_the_analysis_saves(result: Result):
@@ -48,7 +49,7 @@ def test_the_page_opens_with_how_many_heads_are_called_what(made: Chapter, resul
 
 def test_where_all_heads_are_called_something_the_page_says_all():
     result = specialized.result(specialized.SMALL)
-    made = chapter_of(with_tables(result, kinds=result.tables["kinds"].assign(called=True)))
+    made = chapter(with_tables(result, kinds=result.tables["kinds"].assign(called=True)), NO_RUN)
     assert made.lead is not None
     assert made.lead.text.startswith("All of the 8 attention heads of tiny-lantern are called something: 8 ")
 
@@ -56,16 +57,9 @@ def test_where_all_heads_are_called_something_the_page_says_all():
 def test_every_number_in_words_is_in_the_rows_that_its_sentence_links_to(made: Chapter, result: Result):
     """Whole numbers (counts) apart, a number that is said is one of a linked row."""
     for sentence in sentences(made):
-        linked: set[str] = set()
-        for rows in sentence.rows:
-            table = result.tables[rows.table]
-            for column, value in rows.where.items():
-                table = table.loc[table[column] == value]
-            assert len(table), sentence
-            for value in table.select_dtypes("number").to_numpy().ravel():
-                linked |= {words.number(value), words.signed(value)}
-        said = re.sub(r"L\d+H\d+", "", sentence.text)
-        for number in NUMBER.findall(said):
+        values = list(linked_numbers(sentence, result))
+        linked = {write(value) for value in values for write in (words.number, words.signed)}
+        for number in numbers_said(sentence):
             assert number.strip("+−").isdigit() or number in linked, (number, sentence.text)
 
 
@@ -90,7 +84,7 @@ def test_a_head_of_several_relations_is_named_once(result: Result):
     kinds = result.tables["kinds"]
     row = kinds.loc[(kinds["kind"] == "syntactic") & kinds["called"]].head(1)
     twice = pd.concat([kinds, row.assign(detail="obj dependent→head", value=0.99)], ignore_index=True)
-    made = chapter_of(with_tables(result, kinds=twice))
+    made = chapter(with_tables(result, kinds=twice), NO_RUN)
     told = next(s.text for s in made.findings[0].support if "syntactic" in s.text)
     name = words.head_name(row["layer"].iloc[0], row["head"].iloc[0])
     assert told.count(f"{name} (") == 1
@@ -100,14 +94,14 @@ def test_a_head_of_several_relations_is_named_once(result: Result):
 def test_kinds_that_were_looked_for_and_not_found_are_named(result: Result):
     kinds = result.tables["kinds"].copy()
     kinds.loc[kinds["kind"] == "induction", "called"] = False
-    made = chapter_of(with_tables(result, kinds=kinds))
+    made = chapter(with_tables(result, kinds=kinds), NO_RUN)
     assert any(s.text == "No head is called an induction head." for s in made.findings[0].support)
 
 
 def test_heads_that_are_not_surely_alike_are_not_said_to_be(result: Result):
     kinds = result.tables["kinds"].copy()
     kinds.loc[kinds["kind"] == "redundant", "called"] = False
-    text = verdicts(chapter_of(with_tables(result, kinds=kinds)))
+    text = verdicts(chapter(with_tables(result, kinds=kinds), NO_RUN))
     assert "No two heads are surely less than 0.050 nats apart" in text
 
 
@@ -135,7 +129,7 @@ def test_the_text_shown_is_an_edge_between_words(made: Chapter):
 def test_where_no_edge_is_clear_the_strongest_is_shown(result: Result):
     patterns = result.tables["patterns"]
     weak = patterns.assign(weight=patterns["weight"] * 0.3)
-    shown = chapter_of(with_tables(result, patterns=weak)).text
+    shown = chapter(with_tables(result, patterns=weak), NO_RUN).text
     assert shown is not None
     tokens = result.tables["tokens"].set_index(["sequence", "position"])["text"]
     ends = zip(weak["sequence"], weak["query"], weak["key"], weak["weight"], strict=True)
@@ -151,13 +145,13 @@ def test_where_no_edge_is_clear_the_strongest_is_shown(result: Result):
 def test_any_table_may_be_missing_or_empty(missing: str):
     result = specialized.result(specialized.SMALL)
     for table in (None, result.tables[missing].head(0)):
-        made = chapter_of(with_tables(result, **{missing: table}))
+        made = chapter(with_tables(result, **{missing: table}), NO_RUN)
         assert made.methods
         assert all(isinstance(finding, Finding) for finding in made.findings)
 
 
 def test_without_called_heads_the_page_says_so():
-    made = chapter_of(specialized.result(specialized.NOTHING))
+    made = chapter(specialized.result(specialized.NOTHING), NO_RUN)
     assert made.lead is not None
     assert "none is called anything on this text" in made.lead.text
     assert made.opening is not None
@@ -165,7 +159,7 @@ def test_without_called_heads_the_page_says_so():
 
 @pytest.mark.parametrize("model", [specialized.SMALL, specialized.NOTHING])
 def test_everything_is_drawn(model: specialized.Model):
-    made = chapter_of(specialized.result(model))
+    made = chapter(specialized.result(model), NO_RUN)
     with style.paper():
         for plate in [made.opening, *made.plates]:
             assert plate is not None
@@ -179,9 +173,9 @@ def test_each_main_measure_is_one_map_with_the_other_text_inside_it():
     result = specialized.result(specialized.SMALL)
     heads = result.tables["heads"]
     other = heads.loc[heads["data"] == "text"].assign(data="other_text", value=lambda rows: 0.5 * rows["value"])
-    made = chapter_of(with_tables(result, heads=pd.concat([heads, other], ignore_index=True)))
+    made = chapter(with_tables(result, heads=pd.concat([heads, other], ignore_index=True)), NO_RUN)
     plate, alone = (
-        next(plate for plate in each.plates if plate.name == "measures") for each in (made, chapter_of(result))
+        next(plate for plate in each.plates if plate.name == "measures") for each in (made, chapter(result, NO_RUN))
     )
     with style.paper():
         figure, without = plate.draw(), alone.draw()
@@ -196,7 +190,7 @@ def test_each_main_measure_is_one_map_with_the_other_text_inside_it():
 
 
 def test_a_model_of_several_stacks_has_a_panel_and_figures_for_each():
-    made = chapter_of(specialized.result(replace(specialized.BOTH, n_layers=2, n_heads=4)))
+    made = chapter(specialized.result(replace(specialized.BOTH, n_layers=2, n_heads=4)), NO_RUN)
     names = {plate.name for plate in made.plates}
     assert {"entropy-by-layer-encoder", "groups-decoder-cross", "relations-decoder", "measures-encoder"} <= names
     assert made.opening is not None
@@ -213,7 +207,4 @@ def test_the_paragraph_says_what_was_run(made: Chapter):
 
 
 def test_references_are_the_ones_that_methods_name(made: Chapter):
-    keys = " ".join(re.findall(r"@\w+\{(\w+),", "\n".join(made.references)))
-    for method in made.methods:
-        for author, year in re.findall(r"(\w+)[^;]*? (\d{4})", method.source):
-            assert f"{author.lower()}{year}" in keys, (author, year)
+    check_sources_are_cited(made)

@@ -10,7 +10,7 @@ import pytest
 from matplotlib.colors import to_rgb
 from numpy.testing import assert_allclose
 
-from reports import style, words
+from reports import glossary, style, words
 from reports.figures import comparison, head_cards, kind_map
 from reports.figures import head_specialization as draw
 from tests.reports import specialized
@@ -29,9 +29,9 @@ def kinds(*rows: tuple[int, int, str, float]) -> pd.DataFrame:
 
 def test_every_kind_has_a_colour_a_letter_and_a_marker_of_its_own():
     for given in (style.KIND_COLOURS, style.KIND_LETTERS, style.KIND_MARKERS):
-        assert list(given) == list(words.KINDS)
+        assert list(given) == list(glossary.KINDS)
         assert len(set(given.values())) == len(given)
-    assert set(specialized.THRESHOLDS) == set(words.KINDS)
+    assert set(specialized.THRESHOLDS) == set(glossary.KINDS)
 
 
 def test_the_kind_map_has_each_head_in_its_kind_and_strength():

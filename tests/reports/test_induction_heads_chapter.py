@@ -11,14 +11,16 @@ from reports import words
 from reports.chapters import Chapter, Finding
 from reports.chapters.induction_heads import causes, chapter
 from tests.reports import synthetic
-from tests.reports.chapter_parts import sentences, verdicts, with_tables
-
-NUMBER = re.compile(r"(?<![\w.])[+−]?\d+(?:\.\d+)?(?![\w.]*\d)")
-RUN = None  # the chapter reads nothing of other analyses
-
-
-def chapter_of(result: Result) -> Chapter:
-    return chapter(result, RUN)  # pyright: ignore[reportArgumentType]
+from tests.reports.chapter_parts import (
+    NO_RUN,
+    check_sources_are_cited,
+    in_two_stacks,
+    linked_numbers,
+    numbers_said,
+    sentences,
+    verdicts,
+    with_tables,
+)
 
 
 @pytest.fixture(scope="module")
@@ -28,7 +30,7 @@ def result() -> Result:
 
 @pytest.fixture(scope="module")
 def made(result: Result) -> Chapter:
-    return chapter_of(result)
+    return chapter(result, NO_RUN)
 
 
 def test_the_page_opens_with_what_was_run_on_what_and_the_main_finding(made: Chapter):
@@ -66,21 +68,9 @@ def test_every_number_in_words_is_in_the_rows_that_its_sentence_links_to(made: C
     """Whole numbers (counts) and levels of significance apart, a number that is said is one of a linked row."""
     for sentence in sentences(made):
         linked: set[str] = set()
-        for rows in sentence.rows:
-            table = result.tables[rows.table]
-            for column, value in rows.where.items():
-                table = table.loc[table[column] == value]
-            assert len(table), sentence
-            for value in table.select_dtypes("number").to_numpy().ravel():
-                linked |= {
-                    words.number(value),
-                    words.number(abs(value)),
-                    words.signed(value),
-                    f"{value:.3f}",
-                    f"{value:g}",
-                }
-        said = re.sub(r"L\d+H\d+", "", sentence.text)
-        for number in NUMBER.findall(said):
+        for value in linked_numbers(sentence, result):
+            linked |= {words.number(value), words.number(abs(value)), words.signed(value), f"{value:.3f}", f"{value:g}"}
+        for number in numbers_said(sentence):
             if number in {"0.05", "0.001"} or number.strip("+−").isdigit():  # levels, counts
                 continue
             assert number in linked or number.lstrip("+") in linked, (number, sentence.text)
@@ -93,7 +83,7 @@ def test_every_sentence_has_its_rows_and_every_finding_its_limits(made: Chapter)
 
 
 def test_without_called_heads_the_page_says_so():
-    made = chapter_of(synthetic.result(synthetic.NOTHING))
+    made = chapter(synthetic.result(synthetic.NOTHING), NO_RUN)
     assert made.lead is not None
     assert "none is called an induction head" in made.lead.text
     assert "does not measurably copy" in verdicts(made)
@@ -117,7 +107,7 @@ def test_scores_that_are_not_defined_are_said_to_be_so(result: Result):
           "note": "not applicable: the output head is random"}]
     )  # fmt: skip
     empty = {name: result.tables[name].head(0) for name in ("ablation", "composition", "reach", "loss_by_position")}
-    made = chapter_of(with_tables(result, heads=heads, kinds=kinds, behaviour=behaviour, **empty))
+    made = chapter(with_tables(result, heads=heads, kinds=kinds, behaviour=behaviour, **empty), NO_RUN)
     assert made.lead is not None
     assert "prefix matching is not defined: an encoder has no next token" in made.lead.text
     assert "Copying is not defined for this model: an encoder has no next token." in verdicts(made)
@@ -131,7 +121,7 @@ def test_scores_that_are_not_defined_are_said_to_be_so(result: Result):
 def test_any_table_may_be_missing_or_empty(missing: str):
     result = synthetic.result(synthetic.SMALL)
     for table in (None, result.tables[missing].head(0)):
-        made = chapter_of(with_tables(result, **{missing: table}))
+        made = chapter(with_tables(result, **{missing: table}), NO_RUN)
         assert made.methods
         assert all(isinstance(finding, Finding) for finding in made.findings)
 
@@ -140,20 +130,22 @@ def test_an_ablation_that_costs_no_more_than_random_ones_is_not_called_worse(res
     table = result.tables["ablation"].copy()
     top = table["chosen"] == "top"
     table.loc[top, ["loss_change", "ci_low", "ci_high"]] = [0.02, -0.05, 0.09]
-    text = verdicts(chapter_of(with_tables(result, ablation=table)))
+    text = verdicts(chapter(with_tables(result, ablation=table), NO_RUN))
     assert "is not clearly worse than removing random ones" in text
     assert "copies worse" not in text
 
 
 def test_a_feeding_head_needs_an_interval_below_zero(result: Result):
     table = result.tables["composition"].assign(change=-0.02, ci_low=-0.06, ci_high=0.02)
-    assert "No previous-token head was found to feed" in verdicts(chapter_of(with_tables(result, composition=table)))
+    assert "No previous-token head was found to feed" in verdicts(
+        chapter(with_tables(result, composition=table), NO_RUN)
+    )
 
 
 def test_a_loss_that_rises_on_copies_is_told_as_such(result: Result):
     table = result.tables["behaviour"].copy()
     table.loc[table["metric"] == "copying_gain", ["value", "ci_low", "ci_high"]] = [-0.8, -1.2, -0.4]
-    text = verdicts(chapter_of(with_tables(result, behaviour=table)))
+    text = verdicts(chapter(with_tables(result, behaviour=table), NO_RUN))
     assert "The model does worse on what it has seen before: its loss is 0.80 nats per token higher" in text
     assert "[0.40, 1.20]" in text
 
@@ -183,7 +175,7 @@ def test_text_is_shown_rather_than_random_tokens_where_it_is_clear(result: Resul
     repeating = tokens.copy()
     words_seen = {text: number for number, text in enumerate(dict.fromkeys(tokens["text"]))}
     repeating["token"] = [words_seen[text] for text in tokens["text"]]
-    made = chapter_of(with_tables(result, patterns=pd.concat([random, clear]), tokens=repeating))
+    made = chapter(with_tables(result, patterns=pd.concat([random, clear]), tokens=repeating), NO_RUN)
     assert made.text is not None
     assert made.text.view.data == "text"
     assert made.text.view.strongest.word == "Quill"
@@ -191,20 +183,10 @@ def test_text_is_shown_rather_than_random_tokens_where_it_is_clear(result: Resul
 
 
 def test_a_model_of_several_stacks_names_the_stack():
-    planted = synthetic.SMALL
-    made = synthetic.result(planted)
-    tables = {}
-    for name, table in made.tables.items():
-        if "site" in table:
-            both = [
-                table.assign(site=[f"{stack}_blocks.{layer}.{kind}" for layer in table["layer"]])
-                for stack, kind in (("encoder", "attn"), ("decoder", "self_attn"))
-            ]
-            tables[name] = pd.concat(both, ignore_index=True)
-    chapter_made = chapter_of(with_tables(made, **tables))
-    assert "encoder L1H1" in chapter_made.findings[0].verdict.text
-    assert "decoder L1H1" in chapter_made.findings[0].verdict.text
-    assert {"prefix-against-copying-encoder", "prefix-against-copying-decoder"} <= {p.name for p in chapter_made.plates}
+    made = chapter(in_two_stacks(synthetic.result(synthetic.SMALL)), NO_RUN)
+    assert "encoder L1H1" in made.findings[0].verdict.text
+    assert "decoder L1H1" in made.findings[0].verdict.text
+    assert {"prefix-against-copying-encoder", "prefix-against-copying-decoder"} <= {p.name for p in made.plates}
 
 
 def test_the_paragraph_says_what_was_run(made: Chapter):
@@ -213,10 +195,7 @@ def test_the_paragraph_says_what_was_run(made: Chapter):
 
 
 def test_references_are_the_ones_that_methods_name(made: Chapter):
-    keys = " ".join(re.findall(r"@\w+\{(\w+),", "\n".join(made.references)))
-    for method in made.methods:
-        for author, year in re.findall(r"(\w+)[^;]*? (\d{4})", method.source):
-            assert f"{author.lower()}{year}" in keys, (author, year)
+    check_sources_are_cited(made)
 
 
 def test_one_ablated_head_is_spoken_of_as_one() -> None:

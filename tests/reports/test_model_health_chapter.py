@@ -11,8 +11,7 @@ from reports import style
 from reports.chapters import Chapter
 from reports.chapters.model_health import chapter
 from reports.figures import model_health as draw
-
-RUN: Any = None  # the chapter reads nothing of other analyses
+from tests.reports.chapter_parts import NO_RUN
 
 
 def check(name: str, verdict: str, value: float, **more: Any) -> dict[str, Any]:
@@ -58,7 +57,7 @@ def result() -> Result:
 
 @pytest.fixture
 def made(result: Result) -> Chapter:
-    return chapter(result, RUN)
+    return chapter(result, NO_RUN)
 
 
 def test_it_opens_with_the_verdicts(made: Chapter) -> None:
@@ -84,7 +83,7 @@ def test_what_is_wrong_comes_first_with_advice(made: Chapter) -> None:
 def test_a_sound_model_is_called_so(result: Result) -> None:
     checks = result.tables["checks"]
     tables = {**result.tables, "checks": checks.loc[checks["verdict"].isin(["ok", "not applicable"])]}
-    made = chapter(replace(result, tables=tables), RUN)
+    made = chapter(replace(result, tables=tables), NO_RUN)
     assert made.lead is not None
     assert "none warns or fails" in made.lead.text
 
@@ -110,7 +109,7 @@ def test_marks_stand_where_the_values_are(result: Result) -> None:
 
 
 def test_a_run_without_tables_says_nothing(result: Result) -> None:
-    made = chapter(replace(result, tables={}), RUN)
+    made = chapter(replace(result, tables={}), NO_RUN)
     assert made.lead is None
     assert made.opening is None
     assert made.findings == ()

@@ -8,15 +8,9 @@ import numpy as np
 
 from analyses.adversarial_attention.config import Config
 from interp import HookedModel
-from interp.data import (
-    SAMPLE,
-    Sequences,
-    Vocabulary,
-    read_documents,
-    repeated_tokens,
-    windows,
-)
+from interp.data import Sequences, Vocabulary, repeated_tokens
 from interp.errors import UserError
+from interp.model_data import reads_text, require_tokens, text_windows, within_context
 from interp.results import Workspace
 
 __all__ = ["Inputs", "Place", "make"]
@@ -58,7 +52,7 @@ class Inputs:
     def described(self) -> dict[str, dict[str, str]]:
         """What they are and the hash of their tokens, for the provenance."""
         named = {"choosing": self.choosing, "changed": self.changed, "other": self.other}
-        return {name: {"what": each.describe(), "sha256": each.hash()} for name, each in named.items()}
+        return {name: each.provenance() for name, each in named.items()}
 
 
 def make(model: HookedModel, config: Config, work: Workspace) -> Inputs:
@@ -67,12 +61,8 @@ def make(model: HookedModel, config: Config, work: Workspace) -> Inputs:
     Raises:
         UserError: the model reads no tokens, or too few for a row of so many keys.
     """
-    if model.d_vocab is None or getattr(model.module, "main_input_name", "input_ids") != "input_ids":
-        raise UserError(
-            f"rows of attention are changed on sequences of tokens, but {model.info.get('name', 'this model')} reads "
-            "none, or its config does not say how many there are (vocab_size)"
-        )
-    length = config.length if model.n_ctx is None else min(config.length, model.n_ctx)
+    require_tokens(model, "rows of attention are changed on sequences of tokens")
+    length = within_context(model, config.length)
     if length < config.least_keys + config.horizon:
         raise UserError(
             f"rows of at least {config.least_keys} keys, followed over {config.horizon} positions, need sequences of "
@@ -90,12 +80,8 @@ def make(model: HookedModel, config: Config, work: Workspace) -> Inputs:
 
 
 def _sequences(model: HookedModel, length: int, n: int, config: Config, work: Workspace) -> tuple[str, Sequences]:
-    source = config.text or SAMPLE
-    if model.tokenizer is not None or source.endswith(".npy"):
-        text = windows(
-            read_documents(source), model.tokenizer, length, n=n, seed=config.seed, vocab_size=model.d_vocab,
-            context=model.n_ctx,
-        )  # fmt: skip
+    if reads_text(model, config.text):
+        text = text_windows(model, config.text, length, n=n, seed=config.seed)
         for note in text.notes:
             work.note(f"Text: {note}")
         return "text", text

@@ -43,11 +43,6 @@ class Row:
         return self.site, self.head
 
     @property
-    def has_sink(self) -> bool:
-        """Whether the last outcome is a sink."""
-        return len(self.pattern) > len(self.keys)
-
-    @property
     def vertices(self) -> Float[NDArray[np.float64], " outcome"]:
         """Divergence of the row from all weight on each outcome, in nats."""
         return to_vertex(torch.as_tensor(self.pattern)).numpy()

@@ -3,6 +3,8 @@
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from interp.settings import check_at_least
+
 Encoder = Literal["lstm", "cnn", "average"]
 Attention = Literal["tanh", "dot"]
 KERNELS = (1, 3, 5, 7)
@@ -32,9 +34,7 @@ class ClassifierConfig:
     d_hidden: int = 128
 
     def __post_init__(self) -> None:
-        for name, least in {"n_words": 5, "n_labels": 2, "d_embed": 1, "d_hidden": 4}.items():
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} must be at least {least}; got {getattr(self, name)}")
+        check_at_least(self, n_words=5, n_labels=2, d_embed=1, d_hidden=4)
         if self.encoder not in ("lstm", "cnn", "average") or self.attention not in ("tanh", "dot"):
             raise ValueError(
                 f"encoder is lstm, cnn or average, attention tanh or dot; got {self.encoder}, {self.attention}"

@@ -43,13 +43,11 @@ def chapter(result: Result, run: RunFolder) -> Chapter:
                 (methods.REFERENCES if has_classifiers else ()) + (freedom_methods.REFERENCES if has_heads else ())
             )
         ),
-        full=_full(reading),
+        full=_full_adds(reading),
     )
 
 
-def _full(reading: Reading) -> str:
-    if reading.config.get("budget") != "report":
-        return ""
+def _full_adds(reading: Reading) -> str:
     part = reading.config.get("part", "both")
     heads_too = "looks at all heads of the model, at six rows of each"
     classifiers_too = (
@@ -57,4 +55,4 @@ def _full(reading: Reading) -> str:
         "seeds and seven weights to the tests of Wiegreffe and Pinter"
     )
     wanted = (heads_too if part != "classifiers" else "", classifiers_too if part != "heads" else "")
-    return f"`--budget full` {' and '.join(filter(None, wanted))}."
+    return reading.full_adds(" and ".join(filter(None, wanted)))

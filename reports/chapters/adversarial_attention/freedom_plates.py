@@ -13,8 +13,6 @@ from reports.figures import attended_text as texts
 from reports.figures import attention_freedom as draw
 from reports.figures.heads import colour_bar, head_map, map_figure, name_heads
 
-_GAP = 0.24  # inches between the two drawings of a text
-
 
 def plates(reading: Reading, kinds: Mapping[tuple[int, int], str]) -> tuple[Plate, ...]:
     """All figures that this run has tables for."""
@@ -143,28 +141,7 @@ def rows_drawn_twice(reading: Reading) -> Plate | None:
     if patterns.empty or not reading.has("tokens"):
         return None
     table = draw.as_texts(patterns, reading.table("tokens"))
-    width = style.WIDE / 2 - _GAP / 2
-    high = texts.heights(table, width)
-
-    def figure() -> Figure:
-        total = sum(high.values()) + 0.5 * len(high) + 0.3
-        figure = style.blank(style.WIDE, total)
-        top = total - 0.24
-        for column, title in enumerate(("the head's own row", "a row with the same output")):
-            figure.text(column * (width + _GAP) / style.WIDE, 1 - 0.06 / total, title, va="top", fontsize=8.5,
-                        fontweight="bold", color=style.INK)  # fmt: skip
-        for number, height in high.items():
-            rows = table.loc[table["instance"] == number]
-            for column, which in enumerate(("original", "adversarial")):
-                mine = rows.loc[rows["which"] == which]
-                left = column * (width + _GAP) / style.WIDE
-                figure.text(left, (top - 0.22) / total, _told(mine, which), fontsize=style.SMALL, color=style.MUTED,
-                            va="bottom")  # fmt: skip
-                box = (left, (top - 0.34 - height) / total, width / style.WIDE, height / total)
-                texts.attended_text(mine, figure.add_axes(box), width)
-            top -= height + 0.5
-        return figure
-
+    titles = ("the head's own row", "a row with the same output")
     return Plate(
         "attention-rows-drawn-twice",
         "One output under two rows of attention",
@@ -172,7 +149,7 @@ def rows_drawn_twice(reading: Reading) -> Plate | None:
         "is; darker is more. p is the probability of the likeliest next token when the model is run with the row. The "
         "rows are of different layers, those with the heaviest single key: they show what is possible, not what is "
         "usual.",
-        figure,
+        lambda: texts.drawn_twice(table, titles, _told),
         (Rows("patterns"),),
     )
 

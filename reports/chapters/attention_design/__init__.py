@@ -56,9 +56,7 @@ def chapter(result: Result, run: RunFolder) -> Chapter:
         methods=methods.METHODS,
         paragraph=methods.paragraph(reading),
         references=methods.REFERENCES,
-        full=""
-        if reading.config.get("budget") != "report"
-        else "`--budget full` trains ten models for each setting instead of five, and goes to 48 layers.",
+        full=reading.full_adds("trains ten models for each setting instead of five, and goes to 48 layers"),
     )
 
 

@@ -25,6 +25,15 @@ TABLES = {
     "order": TableNote("When each head goes in each order.", "rank", "order=importance"),
 }
 QUESTION = "Which heads does the model need, how many can go, and which go first?"
+FULL = (
+    "ablates every head, in four ways; leaves each layer its best head alone; prunes in the order of exact ablation "
+    "and with importance scored again at every step; trains gates; measures the time of models from which heads were "
+    "cut out; and trains small models with few heads from scratch, to compare with larger ones cut to as few"
+)
+FULL_OF_SMALL = (
+    "also measures the time of models from which heads were cut out, and trains small models with few heads from "
+    "scratch, to compare with larger ones cut to as few"
+)
 
 
 def chapter(result: Result, run: RunFolder) -> Chapter:
@@ -43,22 +52,6 @@ def chapter(result: Result, run: RunFolder) -> Chapter:
         methods=methods.METHODS,
         paragraph=methods.paragraph(reading),
         references=methods.REFERENCES,
-        full=_full(reading),
-    )
-
-
-def _full(reading: Reading) -> str:
-    """What the full budget adds to this run."""
-    if reading.config.get("budget") != "report":
-        return ""
-    if reading.has("best_head"):  # a small model, of which the report leaves out little
-        return (
-            "`--budget full` also measures the time of models from which heads were cut out, and trains small models "
-            "with few heads from scratch, to compare with larger ones cut to as few."
-        )
-    return (
-        "`--budget full` ablates every head, in four ways; leaves each layer its best head alone; prunes in the order "
-        "of exact ablation and with importance scored again at every step; trains gates; measures the time of models "
-        "from which heads were cut out; and trains small models with few heads from scratch, to compare with larger "
-        "ones cut to as few."
+        # of a small model the report leaves out little
+        full=reading.full_adds(FULL_OF_SMALL if reading.has("best_head") else FULL),
     )

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from reports import words
+from reports import glossary, words
 from reports.chapters import Finding, Rows, Sentence
 from reports.chapters.head_pruning import smaller
 from reports.chapters.head_pruning.smaller import percent
@@ -194,10 +194,10 @@ def _transfer(reading: Reading) -> Finding | None:
     if table.empty:
         return None
     row = first(table)
-    on = words.DATA.get(str(row["other"]), str(row["other"]).replace("_", " "))
+    on = glossary.DATA.get(str(row["other"]), str(row["other"]).replace("_", " "))
     size = words.measured(row["r"], row["ci_low"], row["ci_high"])
     verdict = (
-        f"On {on}, importance correlates with that on {words.DATA.get(str(row['data']), row['data'])} by r = {size}."
+        f"On {on}, importance correlates with that on {glossary.DATA.get(str(row['data']), row['data'])} by r = {size}."
     )
     return Finding(Sentence(verdict, (Rows("transfer"),)), (), _TRANSFER_LIMITS)
 
@@ -272,7 +272,7 @@ def _effect(reading: Reading, row: Row) -> str:
 
 
 def _score(row: Row) -> str:
-    return words.metric_name(str(row["score"]))
+    return glossary.metric_name(str(row["score"]))
 
 
 def _of_score(row: Row) -> Rows:

@@ -4,7 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from interp.results import RunFolder
-from reports import style, words
+from reports import glossary, style, words
 from reports.chapters import Finding, Plate, Rows, Sentence
 from reports.chapters.reading import KEYS, Reading
 from reports.figures import head_pruning as draw
@@ -77,4 +77,4 @@ def _median(rows: pd.DataFrame) -> float:
 def _counted(n: int, kind: str) -> str:
     if kind == _OTHER:
         return f"{words.count(n, 'head')} of no kind"
-    return words.count(n, words.KINDS.get(kind, f"{kind.replace('_', ' ')} head"))
+    return words.count(n, glossary.KINDS.get(kind, f"{kind.replace('_', ' ')} head"))

@@ -29,6 +29,7 @@ TABLES = {
     "tokens": TableNote("The tokens of these sentences."),
 }
 QUESTION = "What does each head attend to: which kinds of token, how far away, along which relations between words?"
+FULL = "reads more and longer windows of text and the whole treebank, and compares pairs of heads on every row"
 
 
 def chapter(result: Result, run: RunFolder) -> Chapter:
@@ -47,15 +48,5 @@ def chapter(result: Result, run: RunFolder) -> Chapter:
         methods=methods.METHODS,
         paragraph=methods.paragraph(reading),
         references=methods.REFERENCES,
-        full=_full(reading),
-    )
-
-
-def _full(reading: Reading) -> str:
-    """What the full budget adds to this run."""
-    if reading.config.get("budget") != "report":
-        return ""
-    return (
-        "`--budget full` reads more and longer windows of text and the whole treebank, and compares pairs of heads on "
-        "every row."
+        full=reading.full_adds(FULL),
     )

@@ -2,7 +2,7 @@
 
 import pandas as pd
 
-from reports import words
+from reports import glossary, words
 from reports.chapters.reading import KEYS, Reading, Row, records
 
 
@@ -24,7 +24,7 @@ def present(reading: Reading) -> list[str]:
     """The kinds that some head is called, the most telling first."""
     rows = called(reading)
     known = set(rows["kind"]) if len(rows) else set()
-    return [kind for kind in words.KINDS if kind in known]
+    return [kind for kind in glossary.KINDS if kind in known]
 
 
 def n_called(rows: pd.DataFrame) -> int:
@@ -38,13 +38,13 @@ def head_kinds(reading: Reading, head: Row) -> list[Row]:
     if rows.empty:
         return []
     same = (rows["site"] == head["site"]) & (rows["layer"] == head["layer"]) & (rows["head"] == head["head"])
-    order = list(words.KINDS)
+    order = list(glossary.KINDS)
     return sorted(records(rows.loc[same]), key=lambda row: order.index(row["kind"]) if row["kind"] in order else 99)
 
 
 def kind_words(row: Row) -> str:
     """``positional head (offset −2)``: a kind with its detail."""
-    name, detail = words.KINDS.get(str(row["kind"]), str(row["kind"])), words.visible(str(row.get("detail") or ""))
+    name, detail = glossary.KINDS.get(str(row["kind"]), str(row["kind"])), words.visible(str(row.get("detail") or ""))
     if not detail:
         return name
     of = {"positional": "offset ", "redundant": "with "}.get(str(row["kind"]), "")

@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from reports import words
+from reports import glossary, words
 from reports.chapters import Plate, Shown
 from reports.chapters.head_specialization.called import called, head_kinds, kind_words, main_data, present
 from reports.chapters.reading import KEYS, Reading, Row, head_rows, records
@@ -119,10 +119,10 @@ def _facts(reading: Reading, head: Row, kinds: list[Row]) -> list[tuple[str, str
         score = reading.score(metric, data or main_data(reading), head)
         if score is None:
             continue
-        unit = words.UNITS.get(metric, "")
+        unit = glossary.UNITS.get(metric, "")
         size = words.measured(score["value"], score["ci_low"], score["ci_high"])
         value = f"{size} {unit}" if unit in ("nats", "tokens") else size
-        told.append((words.short_metric(metric), value))
+        told.append((glossary.short_metric(metric), value))
     return told
 
 

@@ -4,7 +4,7 @@ from collections import Counter
 
 import pandas as pd
 
-from reports import words
+from reports import glossary, words
 from reports.chapters import Finding, Rows, Sentence
 from reports.chapters.head_specialization.called import called, main_data, n_called, present
 from reports.chapters.reading import KEYS, Reading, Row, first, head_rows, records
@@ -53,7 +53,7 @@ def lead(reading: Reading) -> Sentence:
         return Sentence(f"Of {scored}, none is called anything on this text.", (Rows("kinds"),))
     listed = [(kind, n_called(called(reading, kind))) for kind in present(reading)]
     listed = sorted(listed, key=lambda pair: -pair[1])
-    told = words.join(words.count(n, words.KINDS[kind]) for kind, n in listed[:_MARGIN])
+    told = words.join(words.count(n, glossary.KINDS[kind]) for kind, n in listed[:_MARGIN])
     more = f", and {words.few(len(listed) - _MARGIN, 'further kind')}" if len(listed) > _MARGIN else ""
     n = n_called(rows)
     are = words.agree(n, "is called something", "are called something")
@@ -236,7 +236,7 @@ def _strongest(reading: Reading, kind: str) -> Sentence:
     best = first(rows)
     as_chance = "uniform attention has" if kind == "broad" else "by chance"
     chance = "" if pd.isna(best["chance"]) else f"; {as_chance} {words.number(best['chance'])}"
-    text = f"{words.sentence_case(words.few(n, words.KINDS[kind]))}: {reading.named(rows)}{chance}."
+    text = f"{words.sentence_case(words.few(n, glossary.KINDS[kind]))}: {reading.named(rows)}{chance}."
     return Sentence(text, (Rows("kinds", {"kind": kind, "called": True}),))
 
 
@@ -244,11 +244,11 @@ def _absent(reading: Reading) -> list[Sentence]:
     """The kinds that were looked for and not found."""
     table = reading.measured("kinds", "value")
     judged = set(table["kind"]) if len(table) else set()
-    missing = [kind for kind in words.KINDS if kind in judged]
+    missing = [kind for kind in glossary.KINDS if kind in judged]
     missing = [kind for kind in missing if kind not in present(reading) and kind != "redundant"]
     if not missing:
         return []
-    text = f"No head is called {words.join((_article(words.KINDS[kind]) for kind in missing), 'or')}."
+    text = f"No head is called {words.join((_article(glossary.KINDS[kind]) for kind in missing), 'or')}."
     return [Sentence(text, (Rows("kinds", {"called": False}),))]
 
 
@@ -281,8 +281,8 @@ def _group(reading: Reading, members: pd.DataFrame, with_stack: bool) -> Sentenc
     names = called(reading)
     of = members.filter(["site", "layer", "head"]).merge(names, on=["site", "layer", "head"]) if len(names) else names
     kinds = list(of.drop_duplicates(["site", "layer", "head", "kind"])["kind"]) if len(of) else []
-    counts = Counter(kind for kind in kinds if kind in words.KINDS).most_common(3)
-    told = [words.count(n, words.KINDS[kind]) for kind, n in counts]
+    counts = Counter(kind for kind in kinds if kind in glossary.KINDS).most_common(3)
+    told = [words.count(n, glossary.KINDS[kind]) for kind, n in counts]
     among = f", among them {words.join(told)}" if told else ", none of them called anything"
     size = words.count(len(members), "head")
     stack = f"{middle['stack']} " if with_stack else ""
@@ -296,9 +296,8 @@ def _group(reading: Reading, members: pd.DataFrame, with_stack: bool) -> Sentenc
 
 
 def _correlation(row: Row) -> str:
-    return (
-        f"{words.measured(row['spearman'], row['ci_low'], row['ci_high'])} ({words.short_metric(str(row['metric']))})"
-    )
+    measured = words.measured(row["spearman"], row["ci_low"], row["ci_high"])
+    return f"{measured} ({glossary.short_metric(str(row['metric']))})"
 
 
 def _composed(reading: Reading, row: Row) -> str:

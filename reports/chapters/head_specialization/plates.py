@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from reports import style, words
+from reports import glossary, style, words
 from reports.chapters import Plate, Rows
 from reports.chapters.head_specialization.called import called, main_data
 from reports.chapters.maps import maps_plate
@@ -179,7 +179,7 @@ def _groups(reading: Reading, stack: str) -> Plate | None:
         return None
     kinds = {
         (str(row["site"]), int(row["layer"]), int(row["head"])): kind
-        for kind in reversed(words.KINDS)
+        for kind in reversed(glossary.KINDS)
         if kind != "redundant"
         for row in records(called(reading, kind))
     }
@@ -233,7 +233,7 @@ def groups_figure(table: pd.DataFrame, kinds: dict[tuple[str, int, int], str]) -
 
 def _stability(reading: Reading) -> Plate | None:
     table = reading.measured("stability", "spearman")
-    table = table.loc[[not words.twin_of(str(metric))[1] for metric in table["metric"]]] if len(table) else table
+    table = table.loc[[not glossary.twin_of(str(metric))[1] for metric in table["metric"]]] if len(table) else table
     if table.empty:
         return None
 

@@ -29,6 +29,10 @@ TABLES = {
     "tokens": TableNote("The tokens of these sequences."),
 }
 QUESTION = "Which heads continue a sequence by looking back at what followed last time, and does the model need them?"
+FULL = (
+    "runs what the report leaves out for time: it follows the reach to the end of the context, and ablates more heads, "
+    "on more sequences, against more random draws"
+)
 
 
 def chapter(result: Result, run: RunFolder) -> Chapter:
@@ -47,15 +51,5 @@ def chapter(result: Result, run: RunFolder) -> Chapter:
         methods=methods.METHODS,
         paragraph=methods.paragraph(reading),
         references=methods.REFERENCES,
-        full=_full(reading),
-    )
-
-
-def _full(reading: Reading) -> str:
-    """What the full budget adds to this run."""
-    if reading.config.get("budget") != "report":
-        return ""
-    return (
-        "`--budget full` runs what the report leaves out for time: it follows the reach to the end of the context, and "
-        "ablates more heads, on more sequences, against more random draws."
+        full=reading.full_adds(FULL),
     )

@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from reports import style, words
+from reports import glossary, style, words
 from reports.chapters import Plate, Rows, Shown
 from reports.chapters.reading import KEYS, Reading, Row, first, records
 from reports.figures import induction_heads as draw
@@ -34,9 +34,9 @@ def shown_text(reading: Reading) -> Shown | None:
     now, before, target = said[picked["query"]], said.get(picked["key"] - 1), said[picked["key"]]
     follows = f", which followed {before} before" if before == now and picked["key"] - 1 < picked["query"] else ""
     caption = (
-        f"{reading.name(head)} reading {words.DATA.get(picked['data'], picked['data'])}: from the ringed token {now}, "
-        f"{words.number(picked['weight'])} of its attention goes to {target}{follows}. The query is chosen because it "
-        "shows the behaviour most clearly; the scores are means over all queries."
+        f"{reading.name(head)} reading {glossary.DATA.get(picked['data'], picked['data'])}: from the ringed token "
+        f"{now}, {words.number(picked['weight'])} of its attention goes to {target}{follows}. The query is chosen "
+        "because it shows the behaviour most clearly; the scores are means over all queries."
     )
     return Shown(view, caption)
 

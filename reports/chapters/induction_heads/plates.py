@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from reports import style, words
+from reports import glossary, style, words
 from reports.chapters import Plate, Rows
 from reports.chapters.induction_heads import formation, pictured
 from reports.chapters.induction_heads.findings import called
@@ -55,7 +55,7 @@ def _scatter(reading: Reading, stack: str) -> Plate | None:
         return None
     kinds = {
         (int(row["layer"]), int(row["head"])): kind
-        for kind in reversed(words.KINDS)
+        for kind in reversed(glossary.KINDS)
         for row in records(reading.stack(called(reading, kind), stack))
     }
 

@@ -62,9 +62,8 @@ def chapter(result: Result, run: RunFolder) -> Chapter:
         methods=METHODS,
         paragraph=_paragraph(reading),
         references=REFERENCES,
-        full="" if reading.config.get("budget") != "report" else "`--budget full` goes to the end of the context, with "
-        "ten places and ten needles at each.",
-    )  # fmt: skip
+        full=reading.full_adds("goes to the end of the context, with ten places and ten needles at each"),
+    )
 
 
 def _called(reading: Reading) -> pd.DataFrame:

@@ -57,11 +57,7 @@ def chapter(result: Result, run: RunFolder) -> Chapter:
         methods=methods.METHODS,
         paragraph=methods.paragraph(reading),
         references=methods.REFERENCES,
-        full=(
-            "`--budget full` takes the statistics of attention on four times as many sequences."
-            if reading.config.get("budget") == "report"
-            else ""
-        ),
+        full=reading.full_adds("takes the statistics of attention on four times as many sequences"),
     )
 
 

@@ -3,7 +3,7 @@
 import pandas as pd
 from matplotlib.figure import Figure
 
-from reports import style, words
+from reports import glossary, style, words
 from reports.chapters import Plate, Rows
 from reports.chapters.maps import map_plate, maps_plate
 from reports.chapters.reading import Reading, Row, first
@@ -59,8 +59,8 @@ def _saturated(reading: Reading, stack: str) -> Plate | None:
     n = words.count(int(max(rows["n"])), "sequence")
     caption = (
         f"Share of every head's rows{f' of the {stack}' if stack else ''} with more than 0.99 on one key, on "
-        f"{words.DATA.get(data, data)}; mean over {n}. Outlined: more than half of the rows. A head may be sharp and "
-        "well; a model whose heads mostly are lets hardly a gradient through."
+        f"{glossary.DATA.get(data, data)}; mean over {n}. Outlined: more than half of the rows. A head may be sharp "
+        "and well; a model whose heads mostly are lets hardly a gradient through."
     )
     name = words.slug(f"saturated-rows {stack}")
     return map_plate(reading, name, ("saturated_rows", data, stack), marked, caption)

@@ -152,7 +152,7 @@ def test_a_text_without_spaces(minilm: Any, tmp_path: Path) -> None:
 
 
 def test_a_model_that_reads_no_tokens_is_refused() -> None:
-    with pytest.raises(UserError, match="reads no tokens"):
+    with pytest.raises(UserError, match="reads none"):
         run(interp.load(make("vit"), verify=False), Config(), Workspace())
 
 

@@ -7,11 +7,12 @@ import pytest
 import torch
 
 import interp
-from analyses.induction_heads import Config, causes, inputs
+from analyses.induction_heads import Config, causes
 from analyses.induction_heads.inputs import Inputs
 from analyses.induction_heads.kinds import Selection
 from interp.attention.edits import GateHeads
 from interp.data import Vocabulary, repeated_tokens, unrepeated_tokens
+from interp.model_data import pass_arguments
 from interp.results import Workspace
 from tests.families import make
 
@@ -85,7 +86,7 @@ def test_the_loss_is_that_of_tokens_that_could_be_copied() -> None:
 @pytest.mark.parametrize("family", ["llama", "gpt2", "bloom"])
 def test_later_loss_with_and_without_sparing_the_other_logits(family: str) -> None:
     model = interp.load(make(family), verify=False)
-    batch = inputs.arguments(model, given().repeated)
+    batch = pass_arguments(model, given().repeated)
     rows = torch.tensor([6, 8, 9])
     expected = model.token_loss(batch["tokens"])[:, rows].mean(1)
     torch.testing.assert_close(causes.later_loss(rows)(model, batch), expected, rtol=0, atol=1e-5)

@@ -100,26 +100,8 @@ def test_batches_hold_no_more_than_a_pass_and_lose_nothing() -> None:
 def test_encoder_and_decoder_read_the_same() -> None:
     model, work = tiny("t5"), Workspace()
     given = inputs.make(model, Config(period=8, sequences=3), work)
-    named = inputs.arguments(model, given.repeated)
-    assert torch.equal(named["tokens"], named["decoder_tokens"])
+    assert torch.equal(inputs.passes(model, given.repeated, Config())[0]["decoder_tokens"], given.repeated.tokens)
     assert "Encoder and decoder are given the same tokens." in work.notes
-
-
-class Pieces:
-    """A tokenizer of two kinds of signs for a space."""
-
-    def convert_ids_to_tokens(self, token: int) -> str:
-        return ["▁the", "ing", "Ġof"][token]
-
-    def decode(self, tokens: list[int], **_: Any) -> str:
-        return ["the", "ing", " of"][tokens[0]]
-
-
-def test_tokens_keep_the_space_before_them() -> None:
-    model = tiny()
-    assert inputs.token_texts(model, [5, 17]) == ["5", "17"]
-    model.tokenizer = Pieces()  # type: ignore[assignment]
-    assert inputs.token_texts(model, [0, 1, 2]) == [" the", "ing", " of"]
 
 
 def test_what_full_adds_is_said_only_where_the_budget_left_it_out() -> None:

@@ -10,12 +10,13 @@ import torch
 from torch import Tensor
 
 import interp
-from analyses.induction_heads import Config, inputs, measures
+from analyses.induction_heads import Config, measures
 from analyses.induction_heads.inputs import Inputs
 from interp import HookedModel
 from interp.attention.edits import Edit
 from interp.attention.probes import TargetMass
 from interp.data import RepeatedTokens, Sequences, Vocabulary, repeated_tokens, unrepeated_tokens
+from interp.model_data import pass_arguments
 from interp.results import Workspace
 from tests.analyses.induction_heads.planted import pattern, planted
 from tests.families import make
@@ -25,7 +26,7 @@ VOCABULARY = Vocabulary.of_size(97, [0, 1, 2])
 
 def read(model: HookedModel, batch: Sequences) -> Any:
     wanted = measures.measures(batch)
-    run = model.run(**inputs.arguments(model, batch), probes=list({id(m.probe): m.probe for m in wanted}.values()))
+    run = model.run(**pass_arguments(model, batch), probes=list({id(m.probe): m.probe for m in wanted}.values()))
     return pd.concat(measures.scores_of(run, wanted), ignore_index=True)
 
 

@@ -93,7 +93,18 @@ def test_a_text_without_spaces_has_words(minilm_tokenizer: Any) -> None:
     assert [given.token_text(0)[i] for i in rare[0, 0].tolist() if i >= 0] == ["爱"]
 
 
+class Pieces:
+    """A tokenizer of two kinds of signs for a space."""
+
+    def convert_ids_to_tokens(self, token: int) -> str:
+        return ["▁the", "ing", "Ġof"][token]
+
+    def decode(self, tokens: list[int], **_: Any) -> str:
+        return ["the", "ing", " of"][tokens[0]]
+
+
 def test_token_texts(plain_tokenizer: Any) -> None:
     ids = plain_tokenizer("the cat", add_special_tokens=False)["input_ids"]
     assert "".join(token_texts(plain_tokenizer, ids)) == "the cat"
     assert token_texts(None, [3, 4]) == ["3", "4"]
+    assert token_texts(Pieces(), [0, 1, 2]) == [" the", "ing", " of"]
