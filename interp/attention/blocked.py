@@ -234,10 +234,26 @@ def _height(bound: BoundMask, start: int, room: int) -> int:
 
 
 def show(rows: Rows, readings: Sequence[Reading]) -> None:
-    """Show a block to probes, unless none of its rows may read anything."""
+    """Show a block to probes, unless none of its rows may read anything.
+
+    Raises:
+        ValueError: a probe wrote into the block, which the model and the other probes would take for their own.
+    """
     if rows.low < rows.high:
+        before = _versions(rows)
         for reading in readings:
             reading.update(rows)
+            if _versions(rows) != before:
+                raise ValueError(
+                    f"{type(reading.probe).__name__} changed in place the rows that it was shown, which the model goes "
+                    "on with: a probe reads (clone() what it works on), an edit changes"
+                )
+
+
+def _versions(rows: Rows) -> list[int]:
+    """How often the tensors of a block have been written to."""
+    shown = (getattr(rows, name, None) for name in ("pattern", "scores", "value"))
+    return [tensor._version for tensor in shown if tensor is not None and not tensor.is_inference()]
 
 
 def chance(mask: Mask, shape: SiteShape, probes: Sequence[Probe]) -> list[Reading | None]:

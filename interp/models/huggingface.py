@@ -91,6 +91,7 @@ def hook(
         UserError: an attention module was neither reached by the core nor seen to take a softmax; or one serves several
             layers.
     """
+    training = [child for child in module.modules() if child.training]
     module.eval()
     before = module.config._attn_implementation
     try:
@@ -99,6 +100,8 @@ def hook(
         module.config._attn_implementation_internal = before  # type: ignore[attr-defined]
         if module._can_set_attn_implementation():
             module.set_attn_implementation(before or "eager")
+        for child in training:
+            child.training = True
         raise
 
 
@@ -322,7 +325,7 @@ def _shape_info(model: HookedModel) -> dict[str, Any]:
     }
 
 
-AttentionInterface.register(IMPLEMENTATION, core_attention)
-AttentionMaskInterface.register(IMPLEMENTATION, core_mask)
+AttentionInterface.register(IMPLEMENTATION, torch.compiler.disable(core_attention))
+AttentionMaskInterface.register(IMPLEMENTATION, torch.compiler.disable(core_mask))
 AttentionInterface.register(PRUNED_SDPA, pruned_sdpa)
 AttentionMaskInterface.register(PRUNED_SDPA, sdpa_mask)

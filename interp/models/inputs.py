@@ -125,6 +125,8 @@ def together(tokens: Any, valid: Valid, name: str) -> tuple[Int[Tensor, "batch p
     Raises:
         UserError: they are no token ids, or ``valid`` has another shape.
     """
+    if isinstance(tokens, str | Mapping) or (isinstance(tokens, Sequence) and any(isinstance(r, str) for r in tokens)):
+        raise UserError(f"{name} must be token ids, as the model's tokenizer makes them of a text; got {tokens!r:.60}")
     if not isinstance(tokens, Tensor):
         rows = [torch.as_tensor(row) for row in tokens]
         if not rows or any(row.ndim != 1 or len(row) == 0 for row in rows):

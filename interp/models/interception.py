@@ -10,6 +10,7 @@ Three ways in which people compute attention are recognised:
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -29,6 +30,11 @@ from interp.errors import UserError
 __all__ = ["Answer", "AttentionCall", "Interceptor", "SoftmaxCall", "patched_flex"]
 
 How = Literal["scaled_dot_product_attention", "MultiheadAttention", "flex_attention", "softmax"]
+
+
+_NAMES = threading.RLock()
+"""Held while functions of PyTorch's go under other names, which all threads see: one thread at a time replaces them,
+and what the others call meanwhile is answered as if nothing were replaced."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,9 +125,11 @@ class Interceptor(TorchFunctionMode):
         """Look inside: the function calls its attention or softmax by name, which are replaced meanwhile."""
         given = inspect.signature(func).bind(*args, **kwargs).arguments
         cross = given["query"] is not given["key"]
-        n_heads, sdpa, softmax = given["num_heads"], F.scaled_dot_product_attention, F.softmax
+        n_heads, thread = given["num_heads"], threading.get_ident()
 
         def attention(*inner: Any, **named: Any) -> Any:
+            if threading.get_ident() != thread:
+                return sdpa(*inner, **named)
             call = read_sdpa("MultiheadAttention", *inner, **named)
             call = _crossing(call) if cross else call
             answered = self.answer.attention(call)
@@ -129,14 +137,18 @@ class Interceptor(TorchFunctionMode):
 
         def row_softmax(scores: Tensor, dim: int | None = None, **named: Any) -> Tensor:
             pattern = softmax(scores, dim=dim, **named)
+            if threading.get_ident() != thread:
+                return pattern
             answered = self.answer.softmax(_with_heads("MultiheadAttention", scores, pattern, n_heads))
             return pattern if answered is None else answered
 
-        F.scaled_dot_product_attention, F.softmax = attention, row_softmax
-        try:
-            return func(*args, **kwargs)
-        finally:
-            F.scaled_dot_product_attention, F.softmax = sdpa, softmax
+        with _NAMES:
+            sdpa, softmax = F.scaled_dot_product_attention, F.softmax
+            F.scaled_dot_product_attention, F.softmax = attention, row_softmax
+            try:
+                return func(*args, **kwargs)
+            finally:
+                F.scaled_dot_product_attention, F.softmax = sdpa, softmax
 
 
 # scaled_dot_product_attention ---------------------------------------------------------------------------------------
@@ -269,9 +281,11 @@ def patched_flex(answer: Answer, module: nn.Module) -> Iterator[None]:
 
     It takes no part in PyTorch's function modes, so the name itself is replaced while this lasts.
     """
-    own = flex.flex_attention
+    thread = threading.get_ident()
 
     def attention(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != thread:
+            return own(*args, **kwargs)
         answered = answer.attention(read_flex(*args, **kwargs))
         if answered is None:
             return own(*args, **kwargs)
@@ -279,14 +293,16 @@ def patched_flex(answer: Answer, module: nn.Module) -> Iterator[None]:
             raise UserError("flex_attention with return_lse or return_aux cannot be edited or read: leave them off")
         return answered
 
-    places = [(namespace, name) for namespace in _namespaces(module) for name, v in namespace.items() if v is own]
-    for namespace, name in places:
-        namespace[name] = attention
-    try:
-        yield
-    finally:
+    with _NAMES:
+        own = flex.flex_attention
+        places = [(namespace, name) for namespace in _namespaces(module) for name, v in namespace.items() if v is own]
         for namespace, name in places:
-            namespace[name] = own
+            namespace[name] = attention
+        try:
+            yield
+        finally:
+            for namespace, name in places:
+                namespace[name] = own
 
 
 def _namespaces(module: nn.Module) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial, wraps
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,8 +22,9 @@ from interp.models import projections
 from interp.models.examples import described
 from interp.models.hooked import HookedModel
 from interp.models.interception import AttentionCall, Interceptor, SoftmaxCall, patched_flex
+from interp.models.modes import evaluating
 from interp.models.module_inputs import IN_A_FACTORY, ModuleInputs, moved
-from interp.models.owners import owner
+from interp.models.owners import in_one_dtype, owner
 from interp.models.sightings import Sighting, chosen, mask_words, site_of
 from interp.models.sites import AttentionSite
 
@@ -102,6 +103,18 @@ class _Called(nn.Module):
         return self.function(self.module, **inputs)
 
 
+class _Watched:
+    """What stands in place of a module's own ``forward``. No function, so that a copy of the module (deep, or by
+    pickle) runs the copy."""
+
+    def __init__(self, seam: _Seam, forward: Callable[..., Any]) -> None:
+        update_wrapper(self, forward)  # with its signature, so that the module can be loaded again
+        self.seam, self.forward = seam, forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.seam.watch(self.forward, args, kwargs)
+
+
 @dataclass(eq=False)
 class _Seam:
     """Stands between a module and its attention calls."""
@@ -128,10 +141,8 @@ class _Seam:
         self.first = first
         self._wrap()
         self.exploring = True
-        training = self.module.training
-        self.module.eval()
         try:
-            with torch.no_grad():
+            with evaluating(self.module), torch.no_grad():
                 called(**example)
         except (UserError, MemoryError):
             raise
@@ -145,7 +156,6 @@ class _Seam:
             ) from error
         finally:
             self.exploring = False
-            self.module.train(training)
         if not self.sightings:
             raise UserError(_nothing_seen(self.module))
         if first is not None and not first.is_floating_point():
@@ -156,21 +166,19 @@ class _Seam:
 
     def _wrap(self) -> None:
         """Watch the module's calls whenever it runs while something is read or edited."""
-        forward = self.module.forward
+        self.module.forward = _Watched(self, self.module.forward)  # type: ignore[method-assign]
 
-        @wraps(forward)  # with its signature, so that the module can be loaded again
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            if not self.exploring and not self._active:
-                return forward(*args, **kwargs)
-            self.calls.clear()
-            self._note_batch(args, kwargs)
-            with ExitStack() as stack:
-                self._track(stack)
-                stack.enter_context(patched_flex(self, self.module))
-                stack.enter_context(Interceptor(self))
-                return forward(*args, **kwargs) if self.exploring else self._called(forward, args, kwargs)
-
-        self.module.forward = watched  # type: ignore[method-assign]
+    def watch(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the module's own forward, its attention caught while something is read or edited."""
+        if not self.exploring and not self._active:
+            return forward(*args, **kwargs)
+        self.calls.clear()
+        self._note_batch(args, kwargs)
+        with ExitStack() as stack:
+            self._track(stack)
+            stack.enter_context(patched_flex(self, self.module))
+            stack.enter_context(Interceptor(self))
+            return forward(*args, **kwargs) if self.exploring else self._called(forward, args, kwargs)
 
     def _called(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The forward, with what it raises on inputs that do not fit said in words."""
@@ -237,7 +245,7 @@ class _Seam:
                 "editing it"
             )
         mods = () if call.score_mod is None else (call.score_mod,)
-        q, k, v = _in_one_dtype(call.query, call.key, call.value)
+        q, k, v = in_one_dtype(call.query, call.key, call.value)
         return call.restore(self.model.seam.attend(site, q, k, v, call.mask, call.scale, None, mods))
 
     def softmax(self, call: SoftmaxCall) -> Tensor | None:
@@ -253,14 +261,6 @@ class _Seam:
         if site is None or self.model is None:
             return None
         return call.restore(self.model.seam.read_dense(site, call.scores, call.pattern))
-
-
-def _in_one_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """What autocast would make of them, which acts below the place where calls are caught."""
-    device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
-        return tensors
-    return tuple(t.to(torch.get_autocast_dtype(device)) for t in tensors)
 
 
 def _vocabulary(module: nn.Module) -> int | None:

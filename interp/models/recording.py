@@ -40,6 +40,7 @@ class Recording:
         query_valid: by stack, which tokens of the queries are not padding; needed where a mask cannot tell.
         masks: by site, the mask it met and the sizes of its call.
         not_applicable: (probe, site) pairs that have no meaning, such as distances in cross-attention.
+        recomputed: some attention will run again in the backward pass.
     """
 
     probes: tuple[Probe, ...] = ()
@@ -51,6 +52,7 @@ class Recording:
     traces: dict[str, Trace] = field(default_factory=dict)
     z: dict[str, Tensor] = field(default_factory=dict)
     not_applicable: list[tuple[str, str]] = field(default_factory=list)
+    recomputed: bool = False
 
     def wants(self, site: AttentionSite) -> bool:
         """Whether a site is to be read."""
@@ -260,9 +262,9 @@ class PatternHook(Edit):
         self._point.block = block
         given = x.clone()  # hook functions may write into what they are given
         changed = self._function(given, self._point)
-        if changed is not None and changed.shape != x.shape:
-            raise ValueError(
-                f"the hook at {self._site}.hook_pattern returned shape {list(changed.shape)}; it was given rows "
-                f"{list(x.shape)}"
-            )
-        return given if changed is None else changed
+        if changed is None:
+            return given
+        if not isinstance(changed, Tensor) or changed.shape != x.shape:
+            got = f"shape {list(changed.shape)}" if isinstance(changed, Tensor) else type(changed).__name__
+            raise ValueError(f"the hook at {self._site}.hook_pattern returned {got}; it was given rows {list(x.shape)}")
+        return changed.to(x.dtype)

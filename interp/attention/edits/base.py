@@ -148,7 +148,8 @@ def put(x: Tensor, heads: list[int], new: Tensor) -> Tensor:
 
 
 def rows_of(tensor: Tensor | float, dimensions: Sequence[str], block: Block, name: str) -> Tensor:
-    """A number or tensor broadcastable to [batch, query, ...], cut to a block's rows, and to its keys where a dimension is "key".
+    """A number, or a tensor broadcastable to [batch, query, ...], cut to a block's rows, and to its keys where a
+    dimension is "key".
 
     Raises:
         ValueError: it has more dimensions, or one that is neither 1 nor of the attention call's size.
