@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.attention import Mask, Site, SiteShape, Trace, Traces
+from interp.attention.bias import forbids
 from interp.attention.blocked import chance
 from interp.attention.edits import Edit
 from interp.attention.probes import Probe, Reading
@@ -183,9 +184,9 @@ class Run:
         return found
 
     def _reach(self, site: str) -> tuple[object, ...]:
-        """What decides who may read whom at a site; bias and sinks do not, unless a bias holds -inf."""
+        """What decides who may read whom at a site; bias and sinks do not, unless a bias forbids keys."""
         mask, shape = self.masks[site]
-        forbidding = isinstance(mask.bias, Tensor) and bool(torch.isneginf(mask.bias).any())
+        forbidding = isinstance(mask.bias, Tensor) and bool(forbids(mask.bias).any())
         tensors = (mask.key_valid, mask.query_valid, mask.allowed, mask.bias if forbidding else None)
         sizes = (shape.batch, shape.n_heads, shape.n_queries, shape.n_keys, mask.query_offset)
         return (mask.causal, mask.window, mask.cross, *sizes, *(None if t is None else id(t) for t in tensors))

@@ -11,11 +11,11 @@ import torch.nn.functional as F  # noqa: N812 (the name everyone knows)
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-import families
 import interp
 from interp.attention import edits, probes
 from interp.errors import UserError
 from interp.models.loading import parameters_sha256
+from tests import families
 
 OFF = edits.GateHeads({(0, 0): 0.0})
 IDS = torch.randint(11, (2, 9), generator=torch.Generator().manual_seed(0))
