@@ -13,6 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import interp
 from interp.attention import edits, probes
+from interp.attention.blocked import full_precision
 from interp.errors import UserError
 from interp.models.loading import parameters_sha256
 from tests import families
@@ -108,6 +109,19 @@ def test_models_run_in_threads_of_their_own() -> None:
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(again, range(3))) == [True] * 3
     assert (F.scaled_dot_product_attention, F.softmax) == own
+
+
+def test_settings_of_the_process_outlive_threads_that_overlap() -> None:
+    """The second to enter found the first one's setting, and left it behind."""
+    cpu, matmul = torch.device("cpu"), torch.backends.mkldnn.matmul
+    before = matmul.fp32_precision  # type: ignore[attr-defined]
+    with ThreadPoolExecutor(1) as other:
+        theirs = full_precision(cpu)
+        with full_precision(cpu):
+            other.submit(theirs.__enter__).result()
+        assert matmul.fp32_precision == "ieee"  # type: ignore[attr-defined]
+        other.submit(theirs.__exit__, None, None, None).result()
+    assert matmul.fp32_precision == before != "ieee"  # type: ignore[attr-defined]
 
 
 def test_models_are_loaded_in_threads_of_their_own() -> None:
