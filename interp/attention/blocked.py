@@ -6,8 +6,6 @@ a fixed number of bytes, so memory stays O(T · d). The backward pass recomputes
 
 from __future__ import annotations
 
-import contextlib
-import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -20,10 +18,11 @@ from torch import Tensor
 from .block import Call, Scratch, compute_dtype, compute_rows, output_of, valid_rows
 from .bound import BoundMask
 from .mask import Mask
+from .precision import full_precision
 from .probes import Probe, Reading
 from .rows import Block, Rows, SiteShape
 
-__all__ = ["Pass", "bind", "blocked", "chance", "full_precision", "row_blocks", "run_pass", "show"]
+__all__ = ["Pass", "bind", "blocked", "chance", "row_blocks", "run_pass", "show"]
 
 BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
 """Bytes of one score block. On CPU a few of them stay in the last-level cache; a GPU wants more work per launch."""
@@ -279,44 +278,3 @@ def chance(mask: Mask, shape: SiteShape, probes: Sequence[Probe]) -> list[Readin
 def bind(mask: Mask, query: Tensor, key: Tensor) -> BoundMask:
     """The mask at the sizes of a call."""
     return mask.bind(query.shape[0], query.shape[1], query.shape[2], key.shape[2], query.device)
-
-
-@contextlib.contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
-    """No autocast, no TF32 or bfloat16 products: statistics of rounded scores are statistics of another model."""
-    with torch.autocast(device.type, enabled=False), _EXACT_PRODUCTS:
-        yield
-
-
-class _ExactProducts:
-    """float32 products at full precision while any thread asks for it: the settings are the whole process's, so that the
-    last to leave restores what the first one found."""
-
-    def __init__(self) -> None:
-        self._lock, self._inside = threading.Lock(), 0
-        self._before: list[Any] = []
-        if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
-            self._products, self._name = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul], "fp32_precision"  # pyright: ignore[reportAttributeAccessIssue]
-            self._exact: Any = "ieee"
-        else:  # before torch 2.9
-            self._products, self._name, self._exact = [torch.backends.cuda.matmul], "allow_tf32", False
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._inside:
-                self._before = [getattr(product, self._name) for product in self._products]
-                self._set([self._exact] * len(self._products))
-            self._inside += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._inside -= 1
-            if not self._inside:
-                self._set(self._before)
-
-    def _set(self, settings: Sequence[Any]) -> None:
-        for product, setting in zip(self._products, settings, strict=True):
-            setattr(product, self._name, setting)
-
-
-_EXACT_PRODUCTS = _ExactProducts()

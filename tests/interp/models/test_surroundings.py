@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 
 import interp
 from interp.attention import edits, probes
-from interp.attention.blocked import full_precision
+from interp.attention.precision import full_precision
 from interp.errors import UserError
 from interp.models.loading import parameters_sha256
 from tests import families
