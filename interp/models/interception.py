@@ -46,6 +46,7 @@ class AttentionCall:
         restore: brings an output of the core into the layout of the call.
         score_mod: ``flex_attention``'s function of the scores, as an edit; None without one.
         dropout: probability of attention dropout that the call asks for.
+        folded: heads lay in one dimension with the sequences, taken to be [sequence · head].
     """
 
     how: How
@@ -57,6 +58,7 @@ class AttentionCall:
     restore: Callable[[Tensor], Tensor]
     score_mod: Edit | None = None
     dropout: float = 0.0
+    folded: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,12 +67,14 @@ class SoftmaxCall:
 
     Attributes:
         scores, pattern: [batch, head, query, key]. ``restore``: brings such a tensor into the layout of the call.
+        folded: heads lay in one dimension with the sequences, taken to be [sequence · head].
     """
 
     how: How
     scores: Tensor
     pattern: Tensor
     restore: Callable[[Tensor], Tensor]
+    folded: bool = False
 
 
 class Answer(Protocol):
@@ -114,7 +118,7 @@ class Interceptor(TorchFunctionMode):
         return result
 
     def _scaled_dot_product(self, func: Any, how: How, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        answered = self.answer.attention(read_sdpa(how, *args, **kwargs))
+        answered = self.answer.attention(read_sdpa(how, *args, **kwargs, batch=self.answer.batch))
         return func(*args, **kwargs) if answered is None else answered
 
     def _softmax(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> Tensor:
@@ -165,12 +169,18 @@ def read_sdpa(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
+    batch: int | None = None,
 ) -> AttentionCall:
     """A call of ``F.scaled_dot_product_attention``, whatever number of dimensions it uses.
 
-    Two dimensions are one head of one sequence; three are [batch, position, d]; four [batch, head, position, d]; of
-    more, all before the last three count as batch.
+    Two dimensions are one head of one sequence; three are [batch, position, d], or [batch · head, position, d] where
+    the first is a multiple of the input's ``batch``; four [batch, head, position, d]; of more, all before the last
+    three count as batch.
     """
+    if folded := query.ndim == 3 and _holds_heads(len(query), batch) and len(query) == len(key) == len(value):
+        query, key, value = (t.unflatten(0, (batch, -1)) for t in (query, key, value))
+        if attn_mask is not None and attn_mask.ndim == 3 and len(attn_mask) > 1:
+            attn_mask = attn_mask.unflatten(0, (batch, -1))
     dimensions = query.ndim
     lead = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3]) if dimensions > 3 else ()
     q, k, v = (_four(t, lead) for t in (query, key, value))
@@ -183,9 +193,16 @@ def read_sdpa(
     def restore(output: Tensor) -> Tensor:
         if dimensions == 2:
             return output[0, 0]
+        if folded:
+            return output.flatten(0, 1)
         return output[:, 0] if dimensions == 3 else output.reshape(*lead, *output.shape[1:])
 
-    return AttentionCall(how, q, k, v, mask, scale, restore, dropout=dropout_p)
+    return AttentionCall(how, q, k, v, mask, scale, restore, dropout=dropout_p, folded=folded)
+
+
+def _holds_heads(first: int, batch: int | None) -> bool:
+    """Whether a first dimension holds more than the input's sequences: heads beside them."""
+    return bool(batch) and first != batch and first % batch == 0  # type: ignore[operator]
 
 
 def _four(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
@@ -366,9 +383,8 @@ def read_softmax(scores: Tensor, pattern: Tensor, batch: int | None) -> SoftmaxC
     Four dimensions are [batch, head, query, key], two are one head of one sequence. Three are [batch, query, key] when
     the first is the batch of the input, and [batch · head, query, key] when it is a multiple of it.
     """
-    first = pattern.shape[0]
-    if pattern.ndim == 3 and batch and first != batch and first % batch == 0:
-        return _with_heads("softmax", scores, pattern, first // batch)
+    if pattern.ndim == 3 and batch and _holds_heads(len(pattern), batch):
+        return replace(_with_heads("softmax", scores, pattern, len(pattern) // batch), folded=True)
     if pattern.ndim == 3:
         return _with_heads("softmax", scores, pattern, 1)
     shape = pattern.shape

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from interp.errors import UserError
-from interp.models import projections
+from interp.models import layouts, projections
 from interp.models.examples import described
 from interp.models.hooked import HookedModel
 from interp.models.interception import AttentionCall, Interceptor, SoftmaxCall, patched_flex
@@ -130,6 +130,7 @@ class _Seam:
     stack: list[tuple[str, nn.Module]] = field(default_factory=list)
     calls: Counter[str] = field(default_factory=Counter)
     exploring: bool = False
+    comparing: bool = False
 
     # Watching -------------------------------------------------------------------------------------------------------
 
@@ -156,10 +157,26 @@ class _Seam:
             ) from error
         finally:
             self.exploring = False
+        self._check_folds(called, example)
         if not self.sightings:
             raise UserError(_nothing_seen(self.module))
         if first is not None and not first.is_floating_point():
             self.d_vocab = self.embedded or _vocabulary(self.module)
+
+    def _check_folds(self, called: nn.Module, example: dict[str, Any]) -> None:
+        """Where heads lie in one dimension with the sequences: whether they are told apart, by two equal sequences."""
+        if not any(seen.folded for seen in self.sightings):
+            return
+        self.exploring = self.comparing = True
+        try:
+            with evaluating(self.module), torch.no_grad():
+                called(**layouts.equal_sequences(example, self.batch))
+        except UserError:
+            raise
+        except Exception:
+            pass
+        finally:
+            self.exploring = self.comparing = False
 
     def attach(self, model: HookedModel, places: dict[tuple[str, int], AttentionSite]) -> None:
         self.model, self.places = model, places
@@ -224,21 +241,27 @@ class _Seam:
         self.calls[path] += 1
         return path, module, number
 
+    def _named(self, path: str) -> str:
+        return path or type(self.module).__name__
+
     # Answering ------------------------------------------------------------------------------------------------------
 
     def attention(self, call: AttentionCall) -> Tensor | None:
         path, module, number = self._here()
+        if self.comparing:
+            return layouts.check_fold(self._named(path), call, call.query)
         if self.exploring:
             q, k, mask = call.query, call.key, call.mask
             shapes = f"query {list(q.shape)}, key {list(k.shape)}"
             heads = (q.shape[1], k.shape[1], q.shape[3])
             self.sightings.append(
-                Sighting(path, number, module, call.how, *heads, shapes, mask_words(call), mask.cross)
+                Sighting(path, number, module, call.how, *heads, shapes, mask_words(call), mask.cross, call.folded)
             )
             return None
         site = self.places.get((path, number))
         if site is None or self.model is None:
             return None
+        layouts.check_heads(site, call.query.shape[1])
         if call.dropout:
             raise UserError(
                 f"{site.name} asks for attention dropout {call.dropout}: call eval() on the module before reading or "
@@ -250,16 +273,22 @@ class _Seam:
 
     def softmax(self, call: SoftmaxCall) -> Tensor | None:
         path, module, number = self._here()
+        if self.comparing:
+            return layouts.check_fold(self._named(path), call, call.pattern)
         if self.exploring:
             pattern = call.pattern
+            layouts.check_pattern(self._named(path), pattern)
             cross = pattern.shape[2] != pattern.shape[3]
             shapes = f"pattern {list(pattern.shape)}"
             heads = (pattern.shape[1], pattern.shape[1], 0)
-            self.sightings.append(Sighting(path, number, module, call.how, *heads, shapes, "as computed", cross))
+            self.sightings.append(
+                Sighting(path, number, module, call.how, *heads, shapes, "as computed", cross, call.folded)
+            )
             return None
         site = self.places.get((path, number))
         if site is None or self.model is None:
             return None
+        layouts.check_heads(site, call.pattern.shape[1])
         return call.restore(self.model.seam.read_dense(site, call.scores, call.pattern))
 
 
