@@ -21,7 +21,7 @@ def check_pattern(where: str, pattern: Tensor) -> None:
     if heads == keys != queries:
         raise UserError(
             f"{where} takes a softmax over {list(pattern.shape)}, which looks like [batch, query, head, key]: let it "
-            f"be [batch, head, query, key]; or, if there are {heads} heads, give an example= with another number of keys"
+            f"be [batch, head, query, key]; or, if there are {heads} heads, give an example= with other lengths"
         )
 
 
