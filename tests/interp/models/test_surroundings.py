@@ -256,5 +256,5 @@ def test_one_site_by_itself() -> None:
 
 @pytest.mark.parametrize("changed", [lambda z, hook: z.double(), lambda z, hook: 0, lambda z, hook: z[:, :1]])
 def test_what_a_hook_returns_is_checked(changed: Any) -> None:
-    with pytest.raises(ValueError, match=r"must return what it was given changed, torch.float32 \[2, 9, 4, 16\]"):
+    with pytest.raises(ValueError, match=r"hook_z returned .*; it was given torch.float32 \[2, 9, 4, 16\]"):
         interp.load("tiny-2l").run(IDS, hooks={"blocks.0.attn.hook_z": changed})
