@@ -130,8 +130,8 @@ class Hooks:
         if not isinstance(changed, Tensor) or changed.shape != tensor.shape or changed.dtype != tensor.dtype:
             got = f"{changed.dtype} {list(changed.shape)}" if isinstance(changed, Tensor) else type(changed).__name__
             raise ValueError(
-                f"the hook at {name} returned {got}; it was given {tensor.dtype} {list(tensor.shape)}, and may return such "
-                "a tensor or None"
+                f"the hook at {name} returned {got}; it was given {tensor.dtype} {list(tensor.shape)}, and may return "
+                "such a tensor or None"
             )
         return changed
 
