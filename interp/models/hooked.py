@@ -306,8 +306,7 @@ class HookedModel:
             raise UserError(
                 f"{type(self.module).__name__} runs parts of itself again in the backward pass (gradient "
                 "checkpointing), where edits, hooks and probes of gradients are no longer in force, so that gradients "
-                "would be those of another model: turn it off (model.module.gradient_checkpointing_disable()); "
-                "attention needs no T × T memory without it"
+                "would be those of another model: turn it off; attention needs no T × T memory without it"
             )
 
     def _check_mode(self) -> None:
