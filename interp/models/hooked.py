@@ -17,7 +17,7 @@ from interp.attention.edits import Edit
 from interp.attention.probes import Probe
 from interp.errors import UserError
 from interp.models.hooks import HookFunction, Hooks
-from interp.models.inputs import TransformersInputs, context_length, seeded, together
+from interp.models.inputs import TransformersInputs, context_length, random_state, seeded, together
 from interp.models.loss import looks_causal, next_token_loss
 from interp.models.owners import own, owner
 from interp.models.recomputation import was_recomputed
@@ -190,7 +190,10 @@ class HookedModel:
             self.seam.recorded(recording), self.edit(*edits), self.hooks(hooks or {}), torch.set_grad_enabled(grad),
             seeded(seed, self.device), self._products(grad),
         ):  # fmt: skip
+            before = random_state(self.device) if seed is None and self.module.training else None
             output = self.module(**batch.arguments)
+            if before is not None and not torch.equal(before, random_state(self.device)):
+                self._refuse_dropout()
             if grad:
                 self._check_recomputation(output, recording)
         missed = [site for site in self.sites if chosen and site.name in chosen and site.name not in recording.masks]
@@ -312,11 +315,14 @@ class HookedModel:
     def _check_mode(self) -> None:
         dropout = (m for m in self.module.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0)
         if self.module.training and next((m for m in dropout if m.training), None) is not None:
-            raise UserError(
-                f"{type(self.module).__name__} is in training mode, where dropout makes every number random: call "
-                "model.module.eval() first (gradients flow all the same; a factory returns module.eval()), or give "
-                "run() a seed"
-            )
+            self._refuse_dropout()
+
+    def _refuse_dropout(self) -> None:
+        raise UserError(
+            f"{type(self.module).__name__} is in training mode, where dropout makes every number random: call "
+            "model.module.eval() first (gradients flow all the same; a factory returns module.eval()), or give "
+            "run() a seed"
+        )
 
     # TransformerLens --------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ from interp.errors import UserError
 if TYPE_CHECKING:
     from interp.models.hooked import HookedModel
 
-__all__ = ["Batch", "TransformersInputs", "context_length", "together"]
+__all__ = ["Batch", "TransformersInputs", "context_length", "random_state", "seeded", "together"]
 
 Tokens = Int[Tensor, "batch position"] | Sequence[Sequence[int]] | None
 Valid = Bool[Tensor, "batch position"] | None
@@ -154,6 +154,11 @@ def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
+
+
+def random_state(device: torch.device) -> Tensor:
+    """Of torch's random numbers on a device: another one once some were drawn."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
 def context_length(module: nn.Module) -> int | None:

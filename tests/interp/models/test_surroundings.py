@@ -218,6 +218,18 @@ def test_loading_leaves_each_part_in_its_mode() -> None:
     assert [child.training for child in module.modules()] == [True, False, True, True]
 
 
+def test_dropout_that_is_no_module_is_refused_too() -> None:
+    """OPT and BART call the function; only modules were looked for, and logits were random without a word."""
+    model = interp.load(families.make("opt", dropout=0.2))
+    tokens = families.tokens()
+    plain = model.run(tokens).logits
+    model.module.train()
+    with pytest.raises(UserError, match="is in training mode, where dropout"):
+        model.run(tokens)
+    assert torch.equal(model.run(tokens, seed=1).logits, model.run(tokens, seed=1).logits)
+    assert not torch.equal(model.run(tokens, seed=1).logits, plain)
+
+
 def test_a_model_that_could_not_be_loaded_is_in_the_mode_it_was_in() -> None:
     module = families.make("llama")
     module.train()
