@@ -138,6 +138,9 @@ def _by_name(
     loaded = load_transformers(
         checkpoint, device=device, dtype=dtype, trust_remote_code=trust_remote_code, **from_pretrained
     )
+    if loaded.unread:
+        more = [f"and {len(loaded.unread) - 8:,} more"] if len(loaded.unread) > 8 else []
+        info["unread"] = [*loaded.unread[:8], *more]
     return hook(
         loaded.model, tokenizer=tokenizer or loaded.tokenizer, info=info,
         output_head_loaded=loaded.output_head_loaded, declarations=declarations,

@@ -1,8 +1,10 @@
 """What a hooked model meets around it: copies, threads, autocast, gradient checkpointing, compiled layers, modes."""
 
 import copy
+import json
 import pickle
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -253,6 +255,17 @@ def test_weights_that_are_no_tensors_are_hashed() -> None:
     torch.manual_seed(0)
     one, other = Packed(4, 4), Packed(4, 4)
     assert parameters_sha256(one) == parameters_sha256(copy.deepcopy(one)) != parameters_sha256(other)
+
+
+def test_weights_that_the_model_does_not_use_are_named(tmp_path: Path) -> None:
+    """A config of fewer layers than the checkpoint has made another model of it, and nothing said so."""
+    families.make("llama").save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    assert "unread" not in interp.load(str(tmp_path)).info
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 2, "layer_types": None}))
+    model = interp.load(str(tmp_path))
+    assert len(model.sites) == 2
+    assert model.info["unread"][0].startswith("model.layers.2.")
 
 
 # Inputs -------------------------------------------------------------------------------------------------------------
