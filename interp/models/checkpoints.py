@@ -59,7 +59,7 @@ class Loaded(NamedTuple):
         output_head_loaded: the model has an output head and its weights were in the checkpoint. Where not, its logits
             (if it has any) come from random weights, and a loss means nothing.
         missing: names of the parameters that were not in the checkpoint and are random.
-        unread: names of what the checkpoint holds and the model does not use, such as layers beyond its config's number.
+        unread: names of what the checkpoint holds and the model does not use, such as layers beyond its config's.
     """
 
     model: PreTrainedModel
