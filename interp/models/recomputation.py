@@ -9,10 +9,13 @@ from torch import Tensor
 
 __all__ = ["is_recomputed_here", "was_recomputed"]
 
+_HOOKS: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+"""What keeps tensors for the backward pass just now; versions of PyTorch before 2.7 do not say."""
+
 
 def is_recomputed_here() -> bool:
     """Whether what runs now will run again in the backward pass (`torch.utils.checkpoint`, not reentrant)."""
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    hooks = _HOOKS(True) if _HOOKS is not None else None
     return hooks is not None and getattr(hooks[0], "__module__", "") == "torch.utils.checkpoint"
 
 
