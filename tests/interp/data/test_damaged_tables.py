@@ -43,7 +43,7 @@ def test_half_of_a_character(tmp_path: Path, read: object) -> None:
 
 
 def test_too_few_texts_to_split(tmp_path: Path) -> None:
-    table = written(tmp_path, "few.csv", "text,label\ngood film,pos\nbad film,neg\n" * 30)
+    table = written(tmp_path, "few.csv", "text,label\n" + "good film,pos\nbad film,neg\n" * 30)
     with pytest.raises(UserError, match="has too few different texts to split them"):
         read_labelled(table)
 
