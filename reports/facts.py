@@ -11,6 +11,7 @@ _SITES = {
     "model_built_patterns": "Patterns built by the model",
     "model_built_pairs": "Queries × keys built by the model",
     "not_reached": "Attention that its input does not come to",
+    "unread": "In its checkpoint, but not in the model",
 }
 
 

@@ -25,6 +25,7 @@ from analyses.model_health.config import CHECKS, Config
 from analyses.model_health.schemas import SCHEMAS
 from analyses.model_health.subject import Subject, subject_of
 from interp import HookedModel
+from interp.models.modes import evaluating
 from interp.results import Result, Workspace
 
 __all__ = ["MEMORY_SETTINGS", "SCHEMAS", "VERIFY", "Config", "run"]
@@ -39,7 +40,7 @@ def run(model: HookedModel, config: Config, work: Workspace) -> Result:
     Raises:
         UserError: the text is none, or the model cannot be run on its example.
     """
-    with leaks.evaluating(model.module):
+    with evaluating(model.module):
         subject = subject_of(model, seed=config.seed)
         read, data = inputs.read(subject, config, work)
         tables = work.step("checks", lambda: _tables(subject, read, data, config))

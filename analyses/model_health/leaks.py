@@ -18,8 +18,9 @@ from analyses.model_health.checks import Place, Row
 from analyses.model_health.config import CHECKS, Config
 from analyses.model_health.subject import Arguments, Seen, Subject, change, first_tensor
 from interp.errors import UserError
+from interp.models.modes import evaluating
 
-__all__ = ["causal_claim", "evaluating", "rows"]
+__all__ = ["causal_claim", "rows"]
 
 _CAUSAL_NAMES = re.compile(r"causal|gpt|LMHead|ForConditionalGeneration", re.IGNORECASE)
 
@@ -252,18 +253,6 @@ def _plain(subject: Subject) -> Tensor | None:
     found = first_tensor(subject.plain())
     found = None if found is None else subject.lined_up(found)
     return None if found is None or found.numel() == 0 else found
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Evaluation mode; afterwards every module is in the mode it was in."""
-    before = [(each, each.training) for each in module.modules()]
-    module.eval()
-    try:
-        yield
-    finally:
-        for each, training in before:
-            each.training = training
 
 
 @contextmanager

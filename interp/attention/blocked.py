@@ -6,7 +6,6 @@ a fixed number of bytes, so memory stays O(T · d). The backward pass recomputes
 
 from __future__ import annotations
 
-import contextlib
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -19,10 +18,11 @@ from torch import Tensor
 from .block import Call, Scratch, compute_dtype, compute_rows, output_of, valid_rows
 from .bound import BoundMask
 from .mask import Mask
+from .precision import full_precision
 from .probes import Probe, Reading
 from .rows import Block, Rows, SiteShape
 
-__all__ = ["Pass", "bind", "blocked", "chance", "full_precision", "row_blocks", "run_pass", "show"]
+__all__ = ["Pass", "bind", "blocked", "chance", "row_blocks", "run_pass", "show"]
 
 BLOCK_BYTES = {"cpu": 8 << 20, "cuda": 256 << 20}
 """Bytes of one score block. On CPU a few of them stay in the last-level cache; a GPU wants more work per launch."""
@@ -234,10 +234,26 @@ def _height(bound: BoundMask, start: int, room: int) -> int:
 
 
 def show(rows: Rows, readings: Sequence[Reading]) -> None:
-    """Show a block to probes, unless none of its rows may read anything."""
+    """Show a block to probes, unless none of its rows may read anything.
+
+    Raises:
+        ValueError: a probe wrote into the block, which the model and the other probes would take for their own.
+    """
     if rows.low < rows.high:
+        before = _versions(rows)
         for reading in readings:
             reading.update(rows)
+            if _versions(rows) != before:
+                raise ValueError(
+                    f"{type(reading.probe).__name__} changed in place the rows that it was shown, which the model goes "
+                    "on with: a probe reads (clone() what it works on), an edit changes"
+                )
+
+
+def _versions(rows: Rows) -> list[int]:
+    """How often the tensors of a block have been written to."""
+    shown = (getattr(rows, name, None) for name in ("pattern", "scores", "value"))
+    return [tensor._version for tensor in shown if tensor is not None and not tensor.is_inference()]
 
 
 def chance(mask: Mask, shape: SiteShape, probes: Sequence[Probe]) -> list[Reading | None]:
@@ -262,21 +278,3 @@ def chance(mask: Mask, shape: SiteShape, probes: Sequence[Probe]) -> list[Readin
 def bind(mask: Mask, query: Tensor, key: Tensor) -> BoundMask:
     """The mask at the sizes of a call."""
     return mask.bind(query.shape[0], query.shape[1], query.shape[2], key.shape[2], query.device)
-
-
-@contextlib.contextmanager
-def full_precision(device: torch.device) -> Iterator[None]:
-    """No autocast, no TF32 or bfloat16 products: statistics of rounded scores are statistics of another model."""
-    if hasattr(torch.backends.cuda.matmul, "fp32_precision"):
-        products, name, exact = [torch.backends.cuda.matmul, torch.backends.mkldnn.matmul], "fp32_precision", "ieee"  # pyright: ignore[reportAttributeAccessIssue]
-    else:  # before torch 2.9
-        products, name, exact = [torch.backends.cuda.matmul], "allow_tf32", False
-    before = [getattr(product, name) for product in products]
-    with torch.autocast(device.type, enabled=False):
-        for product in products:
-            setattr(product, name, exact)
-        try:
-            yield
-        finally:
-            for product, setting in zip(products, before, strict=True):
-                setattr(product, name, setting)

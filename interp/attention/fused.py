@@ -19,10 +19,11 @@ from jaxtyping import Float
 from torch import Tensor
 
 from .block import Call
-from .blocked import Pass, bind, full_precision, row_blocks, run_pass
+from .blocked import Pass, bind, row_blocks, run_pass
 from .bound import BoundMask
 from .edits import AddLogits, GateHeads, ReplaceZ, ScaleExponent
 from .fused_rows import FusedRows, strongest
+from .precision import full_precision
 from .probes import (
     DistanceHistogram,
     Entropy,

@@ -197,10 +197,12 @@ class Rows(Block):
         """
         running = torch.nn.functional.pad(self.pattern.cumsum(-1, dtype=torch.float64), (1, 0))
         at, width = self.query_key_index - self.low, self.high - self.low
+        beyond = self.mask.n_keys + abs(self.mask.offset) + 1  # farther than any key
         bins, forward = [], []
         for b in range(n_bins):
             near = 0 if b == 0 else 2 ** (b - 1)
-            far = 2**b if b < n_bins - 1 else max(self.mask.n_keys, 2**b) + abs(self.mask.offset) + 1
+            far = 2**b if b < n_bins - 1 else beyond
+            near, far = min(near, beyond), min(far, beyond)
             mass = _between(running, at - far + 1, at - near + 1, width)
             if signed and b > 0:
                 forward.append(_between(running, at + near, at + far, width))

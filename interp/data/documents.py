@@ -3,6 +3,7 @@
 import codecs
 import difflib
 import json
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +18,7 @@ from interp.errors import UserError
 SAMPLE = "sample"
 
 _SAMPLE_FILE = Path(__file__).parent / "sample_text.txt"
+_LONE_SURROGATE = re.compile("[\ud800-\udfff]")
 _HUB = "hub:"
 _KINDS = (".txt", ".jsonl", ".ndjson", ".npy")
 _PIECE = 2**18  # characters: a longer document is handed out in pieces, so that memory stays bounded
@@ -143,14 +145,27 @@ def _jsonl(path: Path, column: str) -> Iterator[Document]:
                 continue
             where = f"{path}, line {number}"
             try:
-                row = json.loads(raw.decode("utf-8-sig"))
+                line = raw.decode("utf-8-sig")
             except UnicodeDecodeError as error:
                 raise UserError(f"{where} is not UTF-8 ({error.reason}): convert the file") from error
-            except json.JSONDecodeError as error:
-                raise UserError(f"{where} is no JSON object ({error.msg}): each line must be one") from error
-            if not isinstance(row, dict):
-                raise UserError(f"{where} must be a JSON object with a column {column!r}; got {type(row).__name__}")
-            yield from _of_row(row, column, where, f"{path.name}#{number}", path.name)
+            yield from _of_row(json_row(line, where), column, where, f"{path.name}#{number}", path.name)
+
+
+def json_row(line: str, where: str) -> dict[str, Any]:
+    """A line of JSON as a row.
+
+    Raises:
+        UserError: it is no JSON object, or holds half of a character (a lone surrogate), which no file can hold.
+    """
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError) as error:  # also numbers with thousands of digits
+        raise UserError(f"{where} is no JSON object ({getattr(error, 'msg', error)}): each line must be one") from error
+    if not isinstance(row, dict):
+        raise UserError(f"{where} must be a JSON object; got {type(row).__name__}")
+    if "\\u" in line and _LONE_SURROGATE.search(json.dumps(row, ensure_ascii=False)):
+        raise UserError(f"{where} holds half of a surrogate pair (\\ud800 to \\udfff), which is no character: mend it")
+    return row
 
 
 def _of_row(row: dict[str, Any], column: str, where: str, name: str, source: str) -> Iterator[Document]:
@@ -170,7 +185,9 @@ def _npy(path: Path) -> Iterator[Document]:
     try:
         ids = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, EOFError) as error:
-        raise UserError(f"{path} is no array of token ids, or damaged: {error}") from error
+        # numpy takes whatever lacks its header for a pickle, and advises to load it unsafely
+        why = "it has no header of NumPy's, or holds objects" if "allow_pickle" in str(error) else str(error)
+        raise UserError(f"{path} is no array of token ids, or damaged: {why}") from error
     if not np.issubdtype(ids.dtype, np.integer) or ids.ndim not in (1, 2):
         raise UserError(
             f"{path} must hold whole numbers, [position] or [document, position]; got {ids.dtype} {list(ids.shape)}"

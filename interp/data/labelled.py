@@ -131,7 +131,9 @@ def labelled(
         raise UserError(f"{name} holds no labelled text to learn from{sieve.told()}")
     kept, given = _split(kept, np.random.default_rng(seed), sieve)
     if not (training := [text for text in kept if text.split == "train"]):
-        raise UserError(f"{name} holds no training text{sieve.told()}: name a split train, or give no splits")
+        if given and "train" not in given:
+            raise UserError(f"{name} holds no training text{sieve.told()}: name a split train, or give no splits")
+        raise UserError(f"{name} has too few different texts to split them{sieve.told()}: give more texts")
     known = sorted({text.label for text in training})
     if len(known) < 2:
         raise UserError(

@@ -2,8 +2,8 @@
 
 import csv
 import io
-import json
 import re
+import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from interp.data.documents import near_names, utf8_lines
+from interp.data.documents import json_row, near_names, utf8_lines
 from interp.data.labelled import SPLIT_NAMES, LabelledText, LabelledTexts, Split, check_column, from_rows, labelled
 from interp.data.word_index import words_of
 from interp.errors import UserError
@@ -144,25 +144,21 @@ def _separated(path: Path) -> pd.DataFrame:
     text = "".join(utf8_lines(path))
     is_tab = path.suffix.lower() == ".tsv"
     try:
-        return pd.read_csv(
-            io.StringIO(text), sep="\t" if is_tab else ",", dtype=str, na_filter=False,
-            quoting=csv.QUOTE_NONE if is_tab else csv.QUOTE_MINIMAL,
-        )  # fmt: skip
-    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", pd.errors.ParserWarning)  # rows longer than the header
+            return pd.read_csv(
+                io.StringIO(text), sep="\t" if is_tab else ",", dtype=str, na_filter=False,
+                quoting=csv.QUOTE_NONE if is_tab else csv.QUOTE_MINIMAL,
+                index_col=False,  # else fields beyond the header would shift all columns
+            )  # fmt: skip
+    except (pd.errors.ParserError, pd.errors.ParserWarning, pd.errors.EmptyDataError) as error:
         raise UserError(f"{path} is no table with {'tabs' if is_tab else 'commas'} between columns: {error}") from error
 
 
 def _json_rows(path: Path) -> Iterator[dict[str, Any]]:
     for number, line in enumerate("".join(utf8_lines(path)).split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise UserError(f"{path}, line {number} is no JSON object ({error.msg}): each line must be one") from error
-        if not isinstance(row, dict):
-            raise UserError(f"{path}, line {number} must be a JSON object; got {type(row).__name__}")
-        yield row
+        if line.strip():
+            yield json_row(line, f"{path}, line {number}")
 
 
 def _trees(path: Path, split: Split | None) -> list[LabelledText]:

@@ -59,12 +59,14 @@ class Loaded(NamedTuple):
         output_head_loaded: the model has an output head and its weights were in the checkpoint. Where not, its logits
             (if it has any) come from random weights, and a loss means nothing.
         missing: names of the parameters that were not in the checkpoint and are random.
+        unread: names of what the checkpoint holds and the model does not use, such as layers beyond its config's.
     """
 
     model: PreTrainedModel
     tokenizer: PreTrainedTokenizerBase | None
     output_head_loaded: bool
     missing: tuple[str, ...]
+    unread: tuple[str, ...] = ()
 
 
 def locate(name: str, cache_dir: str | Path | None = None, revision: str | None = None) -> Checkpoint:
@@ -143,7 +145,8 @@ def load_transformers(
         model.to(target)
     model.eval()
     has_head = model.get_output_embeddings() is not None or model.base_model is not model
-    return Loaded(model, _tokenizer(checkpoint, trust_remote_code), has_head and not head_missing, missing)
+    unread = tuple(sorted(info["unexpected_keys"]))
+    return Loaded(model, _tokenizer(checkpoint, trust_remote_code), has_head and not head_missing, missing, unread)
 
 
 def check_finite(model: torch.nn.Module) -> None:

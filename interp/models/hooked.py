@@ -17,9 +17,10 @@ from interp.attention.edits import Edit
 from interp.attention.probes import Probe
 from interp.errors import UserError
 from interp.models.hooks import HookFunction, Hooks
-from interp.models.inputs import TransformersInputs, context_length, seeded, together
+from interp.models.inputs import TransformersInputs, context_length, random_state, seeded, together
 from interp.models.loss import looks_causal, next_token_loss
-from interp.models.owners import owner
+from interp.models.owners import own, owner
+from interp.models.recomputation import was_recomputed
 from interp.models.recording import Recording, Run
 from interp.models.seam import Seam, Watch
 from interp.models.sites import AttentionSite, NeverReachedError, check_addresses, check_reached, find_site, listed
@@ -61,6 +62,15 @@ class HookedModel:
         self.info: dict[str, Any] = dict(info or {})
         self.output_head_loaded = output_head_loaded
         self.seam = Seam(module)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "bridge"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A copy (deep, or by pickle) owns its own modules."""
+        self.__dict__.update(state)
+        for site in self.sites:
+            own(site.module, self, site)
 
     # What it is -------------------------------------------------------------------------------------------------
 
@@ -140,7 +150,7 @@ class HookedModel:
         probes: Sequence[Probe] = (),
         edits: Sequence[Edit] = (),
         hooks: Mapping[str, HookFunction] | None = None,
-        sites: Collection[str | int] | None = None,
+        sites: str | int | Collection[str | int] | None = None,
         keep: str | Collection[str] = (),
         grad: bool = False,
         seed: int | None = None,
@@ -173,13 +183,19 @@ class HookedModel:
         keep = frozenset([keep] if isinstance(keep, str) else keep)
         if unknown := keep - {"qk", "z"}:
             raise UserError(f"keep takes 'qk' and 'z'; got {sorted(unknown)}")
+        sites = [sites] if isinstance(sites, str | int) else sites
         chosen = None if sites is None else frozenset(self.site(where).name for where in sites)
         recording = Recording(tuple(probes), chosen, keep, batch.query_valid)
         with (
             self.seam.recorded(recording), self.edit(*edits), self.hooks(hooks or {}), torch.set_grad_enabled(grad),
             seeded(seed, self.device), self._products(grad),
         ):  # fmt: skip
+            before = random_state(self.device) if seed is None and self.module.training else None
             output = self.module(**batch.arguments)
+            if before is not None and not torch.equal(before, random_state(self.device)):
+                self._refuse_dropout()
+            if grad:
+                self._check_recomputation(output, recording)
         missed = [site for site in self.sites if chosen and site.name in chosen and site.name not in recording.masks]
         if missed or (probes and not recording.masks):
             what = listed(missed) or "any site that was asked for"
@@ -285,14 +301,28 @@ class HookedModel:
             why = "its attention implementation was changed after loading: load it again"
         raise NeverReachedError(f"a forward pass of {type(self.module).__name__} came to none of its sites: {why}")
 
+    def _check_recomputation(self, output: Any, recording: Recording) -> None:
+        """Refuse gradients of edits, hooks and probes that the backward pass would compute without them."""
+        late = any("grad_pattern" in probe.needs for probe in recording.probes)
+        in_force = late or any(self.seam.edits) or any(hooks.functions for hooks in self.seam.hooks)
+        if in_force and (recording.recomputed or was_recomputed(output)):
+            raise UserError(
+                f"{type(self.module).__name__} runs parts of itself again in the backward pass (gradient "
+                "checkpointing), where edits, hooks and probes of gradients are no longer in force, so that gradients "
+                "would be those of another model: turn it off; attention needs no T × T memory without it"
+            )
+
     def _check_mode(self) -> None:
         dropout = (m for m in self.module.modules() if isinstance(m, nn.modules.dropout._DropoutNd) and m.p > 0)
         if self.module.training and next((m for m in dropout if m.training), None) is not None:
-            raise UserError(
-                f"{type(self.module).__name__} is in training mode, where dropout makes every number random: call "
-                "model.module.eval() first (gradients flow all the same; a factory returns module.eval()), or give "
-                "run() a seed"
-            )
+            self._refuse_dropout()
+
+    def _refuse_dropout(self) -> None:
+        raise UserError(
+            f"{type(self.module).__name__} is in training mode, where dropout makes every number random: call "
+            "model.module.eval() first (gradients flow all the same; a factory returns module.eval()), or give "
+            "run() a seed"
+        )
 
     # TransformerLens --------------------------------------------------------------------------------------------
 

@@ -127,9 +127,11 @@ class Hooks:
         changed = self.functions[name](tensor, self._points[name])
         if changed is None:
             return tensor
-        if changed.shape != tensor.shape:
+        if not isinstance(changed, Tensor) or changed.shape != tensor.shape or changed.dtype != tensor.dtype:
+            got = f"{changed.dtype} {list(changed.shape)}" if isinstance(changed, Tensor) else type(changed).__name__
             raise ValueError(
-                f"the hook at {name} returned shape {list(changed.shape)}; it was given {list(tensor.shape)}"
+                f"the hook at {name} returned {got}; it was given {tensor.dtype} {list(tensor.shape)}, and may return "
+                "such a tensor or None"
             )
         return changed
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,8 @@ class _Exploration:
             self.built.add(module)
 
 
-_EXPLORATION: _Exploration | None = None
+_EXPLORATION: ContextVar[_Exploration | None] = ContextVar("exploration", default=None)
+"""Of this thread, in which another model may be run or loaded meanwhile."""
 
 
 def hook(
@@ -91,6 +93,7 @@ def hook(
         UserError: an attention module was neither reached by the core nor seen to take a softmax; or one serves several
             layers.
     """
+    training = [child for child in module.modules() if child.training]
     module.eval()
     before = module.config._attn_implementation
     try:
@@ -99,6 +102,8 @@ def hook(
         module.config._attn_implementation_internal = before  # type: ignore[attr-defined]
         if module._can_set_attn_implementation():
             module.set_attn_implementation(before or "eager")
+        for child in training:
+            child.training = True
         raise
 
 
@@ -163,8 +168,8 @@ def core_attention(
         mask = with_bias(mask, groups.of_kept_heads(module, position_bias))
     if s_aux is not None:
         mask = replace(mask, sinks=s_aux)
-    if _EXPLORATION is not None:
-        _EXPLORATION.see_call(module, query, value, mask)
+    if (exploration := _EXPLORATION.get()) is not None:
+        exploration.see_call(module, query, value, mask)
     # layers may lie on several devices, and share one mask
     output = attend_at(module, query, key, value, mask.to(query.device), scaling, softcap)
     return output.transpose(1, 2), None
@@ -239,16 +244,12 @@ def _explore(model: HookedModel, known: Sequence[nn.Module]) -> _Exploration:
     Raises:
         UserError: one runs more than once.
     """
-    global _EXPLORATION
     seen = _Exploration(known=set(known))
     with ExitStack() as undo, torch.no_grad():
         for module in known:
             undo.callback(module.register_forward_pre_hook(lambda m, _: seen.ran.update([m])).remove)
-        _EXPLORATION = seen
-        try:
-            model.module(**_example(model))
-        finally:
-            _EXPLORATION = None
+        undo.callback(_EXPLORATION.reset, _EXPLORATION.set(seen))
+        model.module(**_example(model))
     often = [module for module, n in seen.ran.items() if n > 1]
     if often:
         raise UserError(
@@ -322,7 +323,7 @@ def _shape_info(model: HookedModel) -> dict[str, Any]:
     }
 
 
-AttentionInterface.register(IMPLEMENTATION, core_attention)
-AttentionMaskInterface.register(IMPLEMENTATION, core_mask)
+AttentionInterface.register(IMPLEMENTATION, torch.compiler.disable(core_attention))
+AttentionMaskInterface.register(IMPLEMENTATION, torch.compiler.disable(core_mask))
 AttentionInterface.register(PRUNED_SDPA, pruned_sdpa)
 AttentionMaskInterface.register(PRUNED_SDPA, sdpa_mask)

@@ -17,7 +17,7 @@ from interp.errors import UserError
 if TYPE_CHECKING:
     from interp.models.hooked import HookedModel
 
-__all__ = ["Batch", "TransformersInputs", "context_length", "together"]
+__all__ = ["Batch", "TransformersInputs", "context_length", "random_state", "seeded", "together"]
 
 Tokens = Int[Tensor, "batch position"] | Sequence[Sequence[int]] | None
 Valid = Bool[Tensor, "batch position"] | None
@@ -125,6 +125,8 @@ def together(tokens: Any, valid: Valid, name: str) -> tuple[Int[Tensor, "batch p
     Raises:
         UserError: they are no token ids, or ``valid`` has another shape.
     """
+    if isinstance(tokens, str | Mapping) or (isinstance(tokens, Sequence) and any(isinstance(r, str) for r in tokens)):
+        raise UserError(f"{name} must be token ids, as the model's tokenizer makes them of a text; got {tokens!r:.60}")
     if not isinstance(tokens, Tensor):
         rows = [torch.as_tensor(row) for row in tokens]
         if not rows or any(row.ndim != 1 or len(row) == 0 for row in rows):
@@ -152,6 +154,11 @@ def seeded(seed: int | None, device: torch.device) -> Iterator[None]:
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         yield
+
+
+def random_state(device: torch.device) -> Tensor:
+    """Of torch's random numbers on a device: another one once some were drawn."""
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
 
 
 def context_length(module: nn.Module) -> int | None:

@@ -10,6 +10,7 @@ Three ways in which people compute attention are recognised:
 from __future__ import annotations
 
 import inspect
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -31,6 +32,11 @@ __all__ = ["Answer", "AttentionCall", "Interceptor", "SoftmaxCall", "patched_fle
 How = Literal["scaled_dot_product_attention", "MultiheadAttention", "flex_attention", "softmax"]
 
 
+_NAMES = threading.RLock()
+"""Held while functions of PyTorch's go under other names, which all threads see: one thread at a time replaces them,
+and what the others call meanwhile is answered as if nothing were replaced."""
+
+
 @dataclass(frozen=True, eq=False)
 class AttentionCall:
     """One call of an attention function, in the core's terms.
@@ -40,6 +46,7 @@ class AttentionCall:
         restore: brings an output of the core into the layout of the call.
         score_mod: ``flex_attention``'s function of the scores, as an edit; None without one.
         dropout: probability of attention dropout that the call asks for.
+        folded: heads lay in one dimension with the sequences, taken to be [sequence · head].
     """
 
     how: How
@@ -51,6 +58,7 @@ class AttentionCall:
     restore: Callable[[Tensor], Tensor]
     score_mod: Edit | None = None
     dropout: float = 0.0
+    folded: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,12 +67,14 @@ class SoftmaxCall:
 
     Attributes:
         scores, pattern: [batch, head, query, key]. ``restore``: brings such a tensor into the layout of the call.
+        folded: heads lay in one dimension with the sequences, taken to be [sequence · head].
     """
 
     how: How
     scores: Tensor
     pattern: Tensor
     restore: Callable[[Tensor], Tensor]
+    folded: bool = False
 
 
 class Answer(Protocol):
@@ -108,7 +118,7 @@ class Interceptor(TorchFunctionMode):
         return result
 
     def _scaled_dot_product(self, func: Any, how: How, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        answered = self.answer.attention(read_sdpa(how, *args, **kwargs))
+        answered = self.answer.attention(read_sdpa(how, *args, **kwargs, batch=self.answer.batch))
         return func(*args, **kwargs) if answered is None else answered
 
     def _softmax(self, args: tuple[Any, ...], kwargs: dict[str, Any], result: Tensor) -> Tensor:
@@ -119,9 +129,11 @@ class Interceptor(TorchFunctionMode):
         """Look inside: the function calls its attention or softmax by name, which are replaced meanwhile."""
         given = inspect.signature(func).bind(*args, **kwargs).arguments
         cross = given["query"] is not given["key"]
-        n_heads, sdpa, softmax = given["num_heads"], F.scaled_dot_product_attention, F.softmax
+        n_heads, thread = given["num_heads"], threading.get_ident()
 
         def attention(*inner: Any, **named: Any) -> Any:
+            if threading.get_ident() != thread:
+                return sdpa(*inner, **named)
             call = read_sdpa("MultiheadAttention", *inner, **named)
             call = _crossing(call) if cross else call
             answered = self.answer.attention(call)
@@ -129,14 +141,18 @@ class Interceptor(TorchFunctionMode):
 
         def row_softmax(scores: Tensor, dim: int | None = None, **named: Any) -> Tensor:
             pattern = softmax(scores, dim=dim, **named)
+            if threading.get_ident() != thread:
+                return pattern
             answered = self.answer.softmax(_with_heads("MultiheadAttention", scores, pattern, n_heads))
             return pattern if answered is None else answered
 
-        F.scaled_dot_product_attention, F.softmax = attention, row_softmax
-        try:
-            return func(*args, **kwargs)
-        finally:
-            F.scaled_dot_product_attention, F.softmax = sdpa, softmax
+        with _NAMES:
+            sdpa, softmax = F.scaled_dot_product_attention, F.softmax
+            F.scaled_dot_product_attention, F.softmax = attention, row_softmax
+            try:
+                return func(*args, **kwargs)
+            finally:
+                F.scaled_dot_product_attention, F.softmax = sdpa, softmax
 
 
 # scaled_dot_product_attention ---------------------------------------------------------------------------------------
@@ -153,12 +169,18 @@ def read_sdpa(
     *,
     scale: float | None = None,
     enable_gqa: bool = False,
+    batch: int | None = None,
 ) -> AttentionCall:
     """A call of ``F.scaled_dot_product_attention``, whatever number of dimensions it uses.
 
-    Two dimensions are one head of one sequence; three are [batch, position, d]; four [batch, head, position, d]; of
-    more, all before the last three count as batch.
+    Two dimensions are one head of one sequence; three are [batch, position, d], or [batch · head, position, d] where
+    the first is a multiple of the input's ``batch``; four [batch, head, position, d]; of more, all before the last
+    three count as batch.
     """
+    if folded := query.ndim == 3 and _holds_heads(len(query), batch) and len(query) == len(key) == len(value):
+        query, key, value = (t.unflatten(0, (batch, -1)) for t in (query, key, value))
+        if attn_mask is not None and attn_mask.ndim == 3 and len(attn_mask) > 1:
+            attn_mask = attn_mask.unflatten(0, (batch, -1))
     dimensions = query.ndim
     lead = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3]) if dimensions > 3 else ()
     q, k, v = (_four(t, lead) for t in (query, key, value))
@@ -171,9 +193,16 @@ def read_sdpa(
     def restore(output: Tensor) -> Tensor:
         if dimensions == 2:
             return output[0, 0]
+        if folded:
+            return output.flatten(0, 1)
         return output[:, 0] if dimensions == 3 else output.reshape(*lead, *output.shape[1:])
 
-    return AttentionCall(how, q, k, v, mask, scale, restore, dropout=dropout_p)
+    return AttentionCall(how, q, k, v, mask, scale, restore, dropout=dropout_p, folded=folded)
+
+
+def _holds_heads(first: int, batch: int | None) -> bool:
+    """Whether a first dimension holds more than the input's sequences: heads beside them."""
+    return bool(batch) and first != batch and first % batch == 0  # type: ignore[operator]
 
 
 def _four(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
@@ -269,9 +298,11 @@ def patched_flex(answer: Answer, module: nn.Module) -> Iterator[None]:
 
     It takes no part in PyTorch's function modes, so the name itself is replaced while this lasts.
     """
-    own = flex.flex_attention
+    thread = threading.get_ident()
 
     def attention(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != thread:
+            return own(*args, **kwargs)
         answered = answer.attention(read_flex(*args, **kwargs))
         if answered is None:
             return own(*args, **kwargs)
@@ -279,14 +310,16 @@ def patched_flex(answer: Answer, module: nn.Module) -> Iterator[None]:
             raise UserError("flex_attention with return_lse or return_aux cannot be edited or read: leave them off")
         return answered
 
-    places = [(namespace, name) for namespace in _namespaces(module) for name, v in namespace.items() if v is own]
-    for namespace, name in places:
-        namespace[name] = attention
-    try:
-        yield
-    finally:
+    with _NAMES:
+        own = flex.flex_attention
+        places = [(namespace, name) for namespace in _namespaces(module) for name, v in namespace.items() if v is own]
         for namespace, name in places:
-            namespace[name] = own
+            namespace[name] = attention
+        try:
+            yield
+        finally:
+            for namespace, name in places:
+                namespace[name] = own
 
 
 def _namespaces(module: nn.Module) -> list[dict[str, Any]]:
@@ -350,9 +383,8 @@ def read_softmax(scores: Tensor, pattern: Tensor, batch: int | None) -> SoftmaxC
     Four dimensions are [batch, head, query, key], two are one head of one sequence. Three are [batch, query, key] when
     the first is the batch of the input, and [batch · head, query, key] when it is a multiple of it.
     """
-    first = pattern.shape[0]
-    if pattern.ndim == 3 and batch and first != batch and first % batch == 0:
-        return _with_heads("softmax", scores, pattern, first // batch)
+    if pattern.ndim == 3 and batch and _holds_heads(len(pattern), batch):
+        return replace(_with_heads("softmax", scores, pattern, len(pattern) // batch), folded=True)
     if pattern.ndim == 3:
         return _with_heads("softmax", scores, pattern, 1)
     shape = pattern.shape

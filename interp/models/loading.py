@@ -138,6 +138,9 @@ def _by_name(
     loaded = load_transformers(
         checkpoint, device=device, dtype=dtype, trust_remote_code=trust_remote_code, **from_pretrained
     )
+    if loaded.unread:
+        more = [f"and {len(loaded.unread) - 8:,} more"] if len(loaded.unread) > 8 else []
+        info["unread"] = [*loaded.unread[:8], *more]
     return hook(
         loaded.model, tokenizer=tokenizer or loaded.tokenizer, info=info,
         output_head_loaded=loaded.output_head_loaded, declarations=declarations,
@@ -250,9 +253,15 @@ def _given_info(model: nn.Module, name: str | None) -> dict[str, Any]:
 def parameters_sha256(model: nn.Module) -> str:
     """Hash of a module's state: names, dtypes, shapes and bytes."""
     digest = hashlib.sha256()
-    for key, tensor in model.state_dict().items():
-        digest.update(f"{key} {tensor.dtype} {list(tensor.shape)}".encode())
-        digest.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    for key, value in model.state_dict().items():
+        parts = value if isinstance(value, tuple) else (value,)  # torch.ao packs quantised weights and biases
+        for part in parts:
+            if not isinstance(part, torch.Tensor):
+                digest.update(f"{key} {part!r}".encode())
+                continue
+            tensor = part.detach().dequantize() if part.is_quantized else part.detach()
+            digest.update(f"{key} {part.dtype} {list(part.shape)}".encode())
+            digest.update(tensor.cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
 
 

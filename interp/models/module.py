@@ -11,19 +11,20 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial, wraps
+from functools import partial, update_wrapper
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from interp.errors import UserError
-from interp.models import projections
+from interp.models import layouts, projections
 from interp.models.examples import described
 from interp.models.hooked import HookedModel
 from interp.models.interception import AttentionCall, Interceptor, SoftmaxCall, patched_flex
+from interp.models.modes import evaluating
 from interp.models.module_inputs import IN_A_FACTORY, ModuleInputs, moved
-from interp.models.owners import owner
+from interp.models.owners import in_one_dtype, owner
 from interp.models.sightings import Sighting, chosen, mask_words, site_of
 from interp.models.sites import AttentionSite
 
@@ -102,6 +103,18 @@ class _Called(nn.Module):
         return self.function(self.module, **inputs)
 
 
+class _Watched:
+    """What stands in place of a module's own ``forward``. No function, so that a copy of the module (deep, or by
+    pickle) runs the copy."""
+
+    def __init__(self, seam: _Seam, forward: Callable[..., Any]) -> None:
+        update_wrapper(self, forward)  # with its signature, so that the module can be loaded again
+        self.seam, self.forward = seam, forward
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.seam.watch(self.forward, args, kwargs)
+
+
 @dataclass(eq=False)
 class _Seam:
     """Stands between a module and its attention calls."""
@@ -117,6 +130,7 @@ class _Seam:
     stack: list[tuple[str, nn.Module]] = field(default_factory=list)
     calls: Counter[str] = field(default_factory=Counter)
     exploring: bool = False
+    comparing: bool = False
 
     # Watching -------------------------------------------------------------------------------------------------------
 
@@ -128,10 +142,8 @@ class _Seam:
         self.first = first
         self._wrap()
         self.exploring = True
-        training = self.module.training
-        self.module.eval()
         try:
-            with torch.no_grad():
+            with evaluating(self.module), torch.no_grad():
                 called(**example)
         except (UserError, MemoryError):
             raise
@@ -145,32 +157,43 @@ class _Seam:
             ) from error
         finally:
             self.exploring = False
-            self.module.train(training)
+        self._check_folds(called, example)
         if not self.sightings:
             raise UserError(_nothing_seen(self.module))
         if first is not None and not first.is_floating_point():
             self.d_vocab = self.embedded or _vocabulary(self.module)
+
+    def _check_folds(self, called: nn.Module, example: dict[str, Any]) -> None:
+        """Where heads lie in one dimension with the sequences: whether they are told apart, by two equal sequences."""
+        if not any(seen.folded for seen in self.sightings):
+            return
+        self.exploring = self.comparing = True
+        try:
+            with evaluating(self.module), torch.no_grad():
+                called(**layouts.equal_sequences(example, self.batch))
+        except (RuntimeError, ValueError, TypeError, LookupError, AssertionError):
+            return  # it does not take two sequences
+        finally:
+            self.exploring = self.comparing = False
 
     def attach(self, model: HookedModel, places: dict[tuple[str, int], AttentionSite]) -> None:
         self.model, self.places = model, places
 
     def _wrap(self) -> None:
         """Watch the module's calls whenever it runs while something is read or edited."""
-        forward = self.module.forward
+        self.module.forward = _Watched(self, self.module.forward)  # type: ignore[method-assign]
 
-        @wraps(forward)  # with its signature, so that the module can be loaded again
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            if not self.exploring and not self._active:
-                return forward(*args, **kwargs)
-            self.calls.clear()
-            self._note_batch(args, kwargs)
-            with ExitStack() as stack:
-                self._track(stack)
-                stack.enter_context(patched_flex(self, self.module))
-                stack.enter_context(Interceptor(self))
-                return forward(*args, **kwargs) if self.exploring else self._called(forward, args, kwargs)
-
-        self.module.forward = watched  # type: ignore[method-assign]
+    def watch(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run the module's own forward, its attention caught while something is read or edited."""
+        if not self.exploring and not self._active:
+            return forward(*args, **kwargs)
+        self.calls.clear()
+        self._note_batch(args, kwargs)
+        with ExitStack() as stack:
+            self._track(stack)
+            stack.enter_context(patched_flex(self, self.module))
+            stack.enter_context(Interceptor(self))
+            return forward(*args, **kwargs) if self.exploring else self._called(forward, args, kwargs)
 
     def _called(self, forward: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The forward, with what it raises on inputs that do not fit said in words."""
@@ -216,51 +239,55 @@ class _Seam:
         self.calls[path] += 1
         return path, module, number
 
+    def _named(self, path: str) -> str:
+        return path or type(self.module).__name__
+
     # Answering ------------------------------------------------------------------------------------------------------
 
     def attention(self, call: AttentionCall) -> Tensor | None:
         path, module, number = self._here()
+        if self.comparing:
+            return layouts.check_fold(self._named(path), call, call.query)
         if self.exploring:
             q, k, mask = call.query, call.key, call.mask
             shapes = f"query {list(q.shape)}, key {list(k.shape)}"
             heads = (q.shape[1], k.shape[1], q.shape[3])
             self.sightings.append(
-                Sighting(path, number, module, call.how, *heads, shapes, mask_words(call), mask.cross)
+                Sighting(path, number, module, call.how, *heads, shapes, mask_words(call), mask.cross, call.folded)
             )
             return None
         site = self.places.get((path, number))
         if site is None or self.model is None:
             return None
+        layouts.check_heads(site, call.query.shape[1])
         if call.dropout:
             raise UserError(
                 f"{site.name} asks for attention dropout {call.dropout}: call eval() on the module before reading or "
                 "editing it"
             )
         mods = () if call.score_mod is None else (call.score_mod,)
-        q, k, v = _in_one_dtype(call.query, call.key, call.value)
+        q, k, v = in_one_dtype(call.query, call.key, call.value)
         return call.restore(self.model.seam.attend(site, q, k, v, call.mask, call.scale, None, mods))
 
     def softmax(self, call: SoftmaxCall) -> Tensor | None:
         path, module, number = self._here()
+        if self.comparing:
+            return layouts.check_fold(self._named(path), call, call.pattern)
         if self.exploring:
             pattern = call.pattern
+            layouts.check_pattern(self._named(path), pattern)
             cross = pattern.shape[2] != pattern.shape[3]
             shapes = f"pattern {list(pattern.shape)}"
             heads = (pattern.shape[1], pattern.shape[1], 0)
-            self.sightings.append(Sighting(path, number, module, call.how, *heads, shapes, "as computed", cross))
+            self.sightings.append(
+                Sighting(path, number, module, call.how, *heads, shapes, "as computed", cross, call.folded)
+            )
             return None
         site = self.places.get((path, number))
         if site is None or self.model is None:
             return None
+        layouts.check_heads(site, call.pattern.shape[1])
         return call.restore(self.model.seam.read_dense(site, call.scores, call.pattern))
-
-
-def _in_one_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
-    """What autocast would make of them, which acts below the place where calls are caught."""
-    device = tensors[0].device.type
-    if not torch.is_autocast_enabled(device):
-        return tensors
-    return tuple(t.to(torch.get_autocast_dtype(device)) for t in tensors)
 
 
 def _vocabulary(module: nn.Module) -> int | None:

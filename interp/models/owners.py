@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor, nn
 
 from interp.attention import Mask, attend
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from interp.models.hooked import HookedModel
     from interp.models.sites import AttentionSite
 
-__all__ = ["attend_at", "own", "owner"]
+__all__ = ["attend_at", "in_one_dtype", "own", "owner"]
 
 _OWNERS: weakref.WeakKeyDictionary[nn.Module, tuple[weakref.ref[HookedModel], AttentionSite]] = (
     weakref.WeakKeyDictionary()
@@ -33,6 +34,7 @@ def owner(module: nn.Module) -> tuple[HookedModel, AttentionSite] | None:
     return None if found is None or model is None else (model, found[1])
 
 
+@torch.compiler.disable  # what is in force changes between calls, and readings are kept outside of the graph
 def attend_at(
     module: nn.Module,
     query: Tensor,
@@ -43,6 +45,7 @@ def attend_at(
     softcap: float | None = None,
 ) -> Tensor:
     """Attention of one module [batch, head, position, d_head], with the probes and edits of the model it belongs to."""
+    query, key, value = in_one_dtype(query, key, value)
     if query.shape[1] == 0:  # every head was pruned: there is no site, and nothing to compute
         return query.new_zeros(*query.shape[:3], value.shape[3])
     found = owner(module)
@@ -51,3 +54,12 @@ def attend_at(
         return attend(query, key, value, mask, scale, softcap)
     model, site = found
     return model.attend(site, query, key, value, mask, scale, softcap)
+
+
+def in_one_dtype(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """What autocast would make of an attention call's tensors, which acts below the place where the call is caught."""
+    device = tensors[0].device.type
+    if not torch.is_autocast_enabled(device):
+        return tensors
+    kind = torch.get_autocast_dtype(device)
+    return tuple(tensor if tensor.dtype is torch.float64 else tensor.to(kind) for tensor in tensors)

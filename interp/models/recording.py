@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.attention import Mask, Site, SiteShape, Trace, Traces
+from interp.attention.bias import forbids
 from interp.attention.blocked import chance
 from interp.attention.edits import Edit
 from interp.attention.probes import Probe, Reading
@@ -40,6 +41,7 @@ class Recording:
         query_valid: by stack, which tokens of the queries are not padding; needed where a mask cannot tell.
         masks: by site, the mask it met and the sizes of its call.
         not_applicable: (probe, site) pairs that have no meaning, such as distances in cross-attention.
+        recomputed: some attention will run again in the backward pass.
     """
 
     probes: tuple[Probe, ...] = ()
@@ -51,6 +53,7 @@ class Recording:
     traces: dict[str, Trace] = field(default_factory=dict)
     z: dict[str, Tensor] = field(default_factory=dict)
     not_applicable: list[tuple[str, str]] = field(default_factory=list)
+    recomputed: bool = False
 
     def wants(self, site: AttentionSite) -> bool:
         """Whether a site is to be read."""
@@ -181,9 +184,9 @@ class Run:
         return found
 
     def _reach(self, site: str) -> tuple[object, ...]:
-        """What decides who may read whom at a site; bias and sinks do not, unless a bias holds -inf."""
+        """What decides who may read whom at a site; bias and sinks do not, unless a bias forbids keys."""
         mask, shape = self.masks[site]
-        forbidding = isinstance(mask.bias, Tensor) and bool(torch.isneginf(mask.bias).any())
+        forbidding = isinstance(mask.bias, Tensor) and bool(forbids(mask.bias).any())
         tensors = (mask.key_valid, mask.query_valid, mask.allowed, mask.bias if forbidding else None)
         sizes = (shape.batch, shape.n_heads, shape.n_queries, shape.n_keys, mask.query_offset)
         return (mask.causal, mask.window, mask.cross, *sizes, *(None if t is None else id(t) for t in tensors))
@@ -260,9 +263,9 @@ class PatternHook(Edit):
         self._point.block = block
         given = x.clone()  # hook functions may write into what they are given
         changed = self._function(given, self._point)
-        if changed is not None and changed.shape != x.shape:
-            raise ValueError(
-                f"the hook at {self._site}.hook_pattern returned shape {list(changed.shape)}; it was given rows "
-                f"{list(x.shape)}"
-            )
-        return given if changed is None else changed
+        if changed is None:
+            return given
+        if not isinstance(changed, Tensor) or changed.shape != x.shape:
+            got = f"shape {list(changed.shape)}" if isinstance(changed, Tensor) else type(changed).__name__
+            raise ValueError(f"the hook at {self._site}.hook_pattern returned {got}; it was given rows {list(x.shape)}")
+        return changed.to(x.dtype)

@@ -16,6 +16,7 @@ from interp.attention.dense import mask_of_scores, read_pattern
 from interp.attention.edits import Edit
 from interp.errors import UserError
 from interp.models.groups import for_query_heads
+from interp.models.recomputation import is_recomputed_here
 from interp.models.recording import Recording, site_mask
 from interp.models.sites import AttentionSite
 
@@ -56,6 +57,14 @@ class Seam:
         self.recording: Recording | None = None
         self.engine: Engine = "auto"
         self.engines: set[str] = set()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"module": self.module, "engine": self.engine}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Nothing is in force in a copy: what is, belongs to contexts that know the original."""
+        self.__init__(state["module"])
+        self.engine = state["engine"]
 
     @property
     def active(self) -> bool:
@@ -135,6 +144,8 @@ class Seam:
         """The edits in force at a site that a pass has come to, and the recording if it wants this site."""
         for watch in self.watches:
             watch.reached.add(site.name)
+        if self.recording is not None:
+            self.recording.recomputed |= is_recomputed_here()
         edits = [edit for group in self.edits for edit in group]
         edits += [edit for hooks in self.hooks for edit in hooks.pattern_edits(site)]
         wanted = self.recording is not None and self.recording.wants(site)

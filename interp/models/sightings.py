@@ -29,6 +29,7 @@ class Sighting:
     shapes: str
     mask: str
     cross: bool
+    folded: bool = False
 
     @property
     def name(self) -> str:

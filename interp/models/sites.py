@@ -9,7 +9,7 @@ from typing import Literal
 from torch import nn
 
 from interp.attention import Site
-from interp.attention.edits import Edit
+from interp.attention.edits import Edit, place_and_head
 from interp.errors import UserError
 from interp.models.groups import kv_index
 
@@ -101,15 +101,15 @@ def check_addresses(sites: Sequence[AttentionSite], edit: Edit) -> None:
     """
     kind = type(edit).__name__
     for address in edit.addresses():
-        if isinstance(address, int):
-            raise UserError(
-                f"{kind}: head {address} of which layer? Address heads as (layer, head) or (site, head); the sites are "
-                f"{listed(sites)}"
-            )
-        where, head = address
         try:
+            where, head = place_and_head(address)
+            if where is None:
+                raise UserError(
+                    f"head {head} of which layer? Address heads as (layer, head) or (site, head); the sites are "
+                    f"{listed(sites)}"
+                )
             site = find_site(sites, where)
-        except UserError as error:
+        except (UserError, ValueError) as error:
             raise UserError(f"{kind}: {error}") from None
         if not 0 <= head < site.n_heads:
             raise UserError(f"{kind}: {site.name} has heads 0 … {site.n_heads - 1}; there is no head {head}")
@@ -122,8 +122,8 @@ def check_reached(sites: Sequence[AttentionSite], edits: Sequence[Edit], reached
         NeverReachedError: naming the edit and the sites that were reached.
     """
     for edit in edits:
-        for where, head in (a for a in edit.addresses() if not isinstance(a, int)):
-            if find_site(sites, where).name not in reached:
+        for where, head in map(place_and_head, edit.addresses()):
+            if where is not None and find_site(sites, where).name not in reached:
                 went = listed([site for site in sites if site.name in reached])
                 raise NeverReachedError(
                     f"{type(edit).__name__} at {where!r}, head {head} was never reached: the forward pass went through "

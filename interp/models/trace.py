@@ -1,7 +1,7 @@
 """One small forward pass, and what passed through chosen modules of the model."""
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from interp.errors import UserError
+from interp.models.modes import evaluating
 
 
 class Trace:
@@ -60,7 +61,7 @@ def trace(model: nn.Module, paths: Iterable[str], run: nn.Module, inputs: Mappin
             module = model.get_submodule(path)
             undo.callback(module.register_forward_pre_hook(partial(_keep_read, seen, path), with_kwargs=True).remove)
             undo.callback(module.register_forward_hook(partial(_keep_written, seen, path)).remove)
-        undo.enter_context(_evaluating(model))
+        undo.enter_context(evaluating(model))
         output = run(**inputs)
     return seen, output
 
@@ -102,15 +103,3 @@ def _keep_written(seen: Trace, path: str, module: nn.Module, args: Any, output: 
 def _copy(value: Tensor) -> Float[Tensor, "row width"]:
     # a copy in any case: residual sums may be taken in place
     return value.detach().to("cpu", torch.float32, copy=True).reshape(-1, value.shape[-1])
-
-
-@contextlib.contextmanager
-def _evaluating(model: nn.Module) -> Iterator[None]:
-    """Eval mode, and afterwards each module's own mode again."""
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True

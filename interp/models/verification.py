@@ -13,6 +13,7 @@ from interp.attention.probes import MaxWeight
 from interp.errors import UserError
 from interp.models.groups import is_regrouped
 from interp.models.inputs import Batch
+from interp.models.modes import evaluating
 from interp.models.module_inputs import ModuleInputs
 
 if TYPE_CHECKING:
@@ -49,9 +50,7 @@ def verify(model: HookedModel) -> dict[str, Any]:
     from interp.models.huggingface import implementation
 
     arguments = _example_arguments(model)
-    training = model.module.training
-    model.module.eval()
-    with model.seam.aside(), torch.no_grad():
+    with evaluating(model.module), model.seam.aside(), torch.no_grad():
         ours, what = _output(model.run(**arguments, probes=[MaxWeight()]).output)
         batch = _batch(model, arguments)
         own: dict[str, Tensor] = {}
@@ -64,7 +63,6 @@ def verify(model: HookedModel) -> dict[str, Any]:
                         own["nudged"] = _output(model.module(**batch.arguments))[0]
         if not own:
             own["itself"] = _output(model.module(**batch.arguments))[0]
-    model.module.train(training)
     reference, *others = own
     valid = _valid_outputs(batch, ours)
     yardstick = _largest(own[reference] - own[others[0]], valid) if others else 0.0

@@ -12,7 +12,7 @@ of the computation, whatever order they are given in; edits of one stage compose
 Tensors inside an edit receive gradients. Writing one: subclass :class:`Edit` with a ``stage`` and ``apply``.
 """
 
-from .base import Address, Edit
+from .base import Address, Edit, place_and_head
 from .outputs import GateHeads, ReplaceZ
 from .patterns import Permute, ReplaceRows, Replay, Uniform
 from .scores import AddLogits, KnockOut, ScaleExponent, Temperature
@@ -30,4 +30,5 @@ __all__ = [
     "ScaleExponent",
     "Temperature",
     "Uniform",
+    "place_and_head",
 ]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import Any, ClassVar, Literal, Self
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from interp.attention.rows import Block, Site
 
-__all__ = ["Address", "Edit", "Stage", "check_size", "put", "rows_of"]
+__all__ = ["Address", "Edit", "Stage", "ValueEdit", "check_size", "place_and_head", "put", "rows_of"]
 
 Address = int | tuple[int, int] | tuple[str, int]
 """How a head is named: ``head``, ``(layer, head)`` or ``(site name, head)``. Mappings from addresses are annotated with
@@ -35,17 +36,21 @@ class Edit:
 
     def addresses(self) -> tuple[Address, ...]:
         """The heads named, in the order given; empty when the edit acts on every head."""
-        return () if self.heads is None else tuple(self.heads)
+        if self.heads is None:
+            return ()
+        if not isinstance(self.heads, Iterable):
+            raise ValueError(f"{type(self).__name__} takes a collection of heads; got {self.heads!r}")
+        return tuple(self.heads)
 
     def at(self, site: Site | None) -> Self | None:
         """This edit with only the heads of one site, addressed by number; None when it has none there.
 
         Raises:
-            ValueError: two addresses mean one head.
+            ValueError: two addresses mean one head, or one is no address.
         """
         if self.heads is None:
             return self
-        here = {address: _head_at(address, site) for address in self.heads}
+        here = {address: _head_at(address, site) for address in self.addresses()}
         mine = {address: head for address, head in here.items() if head is not None}
         if not mine:
             return None
@@ -93,11 +98,43 @@ class Edit:
         return list(range(n_heads)) if self.heads is None else list(self.heads)
 
 
+class ValueEdit(Edit):
+    """Base of edits that are given a value for each head: ``heads`` is a mapping from address to value."""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.heads, Mapping):
+            raise ValueError(
+                f"{type(self).__name__} takes a mapping from head to value, such as {{(layer, head): value}}; got "
+                f"{self.heads!r}"
+            )
+
+
+def place_and_head(address: Any) -> tuple[int | str | None, int]:
+    """The layer or site that an address names (None: it names none), and its head.
+
+    Raises:
+        ValueError: it is no address.
+    """
+    if _is_number(address):
+        return None, int(address)
+    if isinstance(address, tuple) and len(address) == 2 and _is_number(address[1]):
+        where, head = address
+        if isinstance(where, str) or _is_number(where):
+            return where, int(head)
+    raise ValueError(
+        f"heads are named as (layer, head), (site name, head) or, in a direct call of attend, head; got {address!r}"
+    )
+
+
+def _is_number(part: Any) -> bool:
+    return isinstance(part, Integral) and not isinstance(part, bool)
+
+
 def _head_at(address: Address, site: Site | None) -> int | None:
     """The head number that an address means at a site, or None when it means another site."""
-    if isinstance(address, int):
-        return address
-    where, head = address
+    where, head = place_and_head(address)
+    if where is None:
+        return head
     if site is None:
         raise ValueError(f"address {address} names a layer or site, but this attention call has none; use {head}")
     return head if where in (site.layer, site.name) else None
@@ -110,12 +147,14 @@ def put(x: Tensor, heads: list[int], new: Tensor) -> Tensor:
     return x.index_copy(1, torch.tensor(heads, device=x.device), new.to(x.dtype))
 
 
-def rows_of(tensor: Tensor, dimensions: Sequence[str], block: Block, name: str) -> Tensor:
-    """A tensor broadcastable to [batch, query, ...], cut to a block's rows, and to its keys where a dimension is "key".
+def rows_of(tensor: Tensor | float, dimensions: Sequence[str], block: Block, name: str) -> Tensor:
+    """A number, or a tensor broadcastable to [batch, query, ...], cut to a block's rows, and to its keys where a
+    dimension is "key".
 
     Raises:
         ValueError: it has more dimensions, or one that is neither 1 nor of the attention call's size.
     """
+    tensor = torch.as_tensor(tensor)
     if tensor.ndim > len(dimensions):
         raise ValueError(f"{name} takes tensors broadcastable to [{', '.join(dimensions)}]; got {list(tensor.shape)}")
     tensor = tensor.reshape(*[1] * (len(dimensions) - tensor.ndim), *tensor.shape)

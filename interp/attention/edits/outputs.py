@@ -14,13 +14,13 @@ from torch import Tensor
 
 from interp.attention.rows import Block
 
-from .base import Edit, Stage, put, rows_of
+from .base import Stage, ValueEdit, check_size, put, rows_of
 
 __all__ = ["GateHeads", "ReplaceZ"]
 
 
 @dataclass(frozen=True, eq=False)
-class GateHeads(Edit):
+class GateHeads(ValueEdit):
     """Multiply each head's output z by a number or tensor (broadcastable to [batch, query]): 0 removes the head."""
 
     heads: Mapping[Any, float | Tensor]
@@ -36,7 +36,7 @@ class GateHeads(Edit):
 
 
 @dataclass(frozen=True, eq=False)
-class ReplaceZ(Edit):
+class ReplaceZ(ValueEdit):
     """Put given values in place of each head's output z: tensors broadcastable to [batch, query, d_head].
 
     The mean over a text gives mean ablation; another sequence's z gives resample ablation.
@@ -48,4 +48,6 @@ class ReplaceZ(Edit):
     def apply(self, x: Tensor, block: Block) -> Tensor:
         heads = self.selected(x.shape[1])
         given = [rows_of(self.heads[h], ("batch", "query", "d_head"), block, "ReplaceZ") for h in heads]
+        for z in given:
+            check_size("ReplaceZ", "d_head", z.shape[-1], x.shape[-1] if z.shape[-1] != 1 else 1)
         return put(x, heads, torch.stack([z.to(x).expand_as(x[:, 0]) for z in given], 1))

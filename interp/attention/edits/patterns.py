@@ -15,7 +15,7 @@ from torch import Tensor
 
 from interp.attention.rows import Block
 
-from .base import Address, Edit, Stage, check_size, put
+from .base import Address, Edit, Stage, ValueEdit, check_size, put
 
 if TYPE_CHECKING:
     from interp.attention.traces import Traces
@@ -69,7 +69,7 @@ class Permute(Edit):
 
 
 @dataclass(frozen=True, eq=False)
-class ReplaceRows(Edit):
+class ReplaceRows(ValueEdit):
     """Put given weights in place of chosen rows.
 
     Args:

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from interp.attention.rows import Block
 
-from .base import Address, Edit, Stage, put, rows_of
+from .base import Address, Edit, Stage, ValueEdit, put, rows_of
 
 __all__ = ["AddLogits", "KnockOut", "ScaleExponent", "Temperature"]
 
 
 @dataclass(frozen=True, eq=False)
-class ScaleExponent(Edit):
+class ScaleExponent(ValueEdit):
     """Scale q · k by d_head^−α instead of the model's own scale: α = ½ is the standard, 0 is no scaling."""
 
     heads: Mapping[Any, float | Tensor]
@@ -34,7 +34,7 @@ class ScaleExponent(Edit):
 
 
 @dataclass(frozen=True, eq=False)
-class Temperature(Edit):
+class Temperature(ValueEdit):
     """Divide each head's scores by a positive temperature (number or tensor): above 1 flattens, below 1 sharpens."""
 
     heads: Mapping[Any, float | Tensor]
@@ -49,7 +49,7 @@ class Temperature(Edit):
 
 
 @dataclass(frozen=True, eq=False)
-class AddLogits(Edit):
+class AddLogits(ValueEdit):
     """Add tensors broadcastable to [batch, query, key] to each head's scores; they may be learned.
 
     A key whose score becomes −inf is forbidden.

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from interp.attention.rows import Rows, SiteShape
 
-__all__ = ["HeadMean", "Measured", "Probe", "Reading", "RowMean", "Sums", "per_key", "required"]
+__all__ = ["HeadMean", "Measured", "Probe", "Reading", "RowMean", "Sums", "booleans", "integers", "per_key", "required"]
 
 
 class Measured(NamedTuple):
@@ -185,9 +185,30 @@ class RowMean(Probe):
 
     def update(self, state: Sums, rows: Rows) -> None:
         """Add a block's rows."""
-        values, eligible = self.measure(rows)
+        values, eligible = self._measured(rows)
         every = eligible is None and rows.valid is None and self.first_position <= 0
         state.add(values, None if every else self.eligible(rows, values, eligible))
+
+    def _measured(self, rows: Rows) -> tuple[Tensor, Tensor | None]:
+        """What :meth:`measure` gives; ValueError where that is something else."""
+        found = self.measure(rows)
+        axes = [name for name, _ in self.axes()]
+        if (
+            not isinstance(found, tuple)
+            or len(found) != 2
+            or not isinstance(found[0], Tensor)
+            or found[0].ndim != 3 + len(axes)
+            or found[0].shape[2] != rows.stop - rows.start
+            or not (found[1] is None or (isinstance(found[1], Tensor) and found[1].dtype is torch.bool))
+        ):
+            parts = found if isinstance(found, tuple) else (found,)
+            got = [f"{p.dtype} {list(p.shape)}" if isinstance(p, Tensor) else type(p).__name__ for p in parts]
+            raise ValueError(
+                f"{type(self).__name__}.measure(rows) must return the statistic of every row, "
+                f"[{', '.join(['batch', 'head', 'row', *axes])}], and which are eligible, boolean (None: all); "
+                f"got {', '.join(got)} for a block of {rows.stop - rows.start} rows"
+            )
+        return found
 
     def eligible(self, rows: Rows, values: Tensor, measured: Tensor | None) -> Bool[Tensor, "#batch #head row *axes"]:
         """Which of the rows that were measured take part: no padding, and none before ``first_position``."""
@@ -216,6 +237,24 @@ def required(probe: Probe, field: str) -> None:
     """Raise ValueError where a probe was not given what it needs."""
     if getattr(probe, field) is None:
         raise ValueError(f"{type(probe).__name__} needs {field}=")
+
+
+def integers(probe: Probe, field: str) -> None:
+    """Raise ValueError where a probe was not given the integer tensor that it needs."""
+    _of_dtype(probe, field, "an integer", (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64))
+
+
+def booleans(probe: Probe, field: str) -> None:
+    """Raise ValueError where a probe was not given the boolean tensor that it needs."""
+    _of_dtype(probe, field, "a boolean", (torch.bool,))
+
+
+def _of_dtype(probe: Probe, field: str, what: str, dtypes: Sequence[torch.dtype]) -> None:
+    required(probe, field)
+    given = getattr(probe, field)
+    if not isinstance(given, Tensor) or given.dtype not in dtypes:
+        kind = given.dtype if isinstance(given, Tensor) else type(given).__name__
+        raise ValueError(f"{type(probe).__name__}.{field} must be {what} tensor; got {kind}")
 
 
 def per_key(probe: Probe, field: str, rows: Rows) -> Tensor:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from interp.attention.rows import Rows
 
-from .base import HeadMean, RowMean, per_key, required
+from .base import HeadMean, RowMean, booleans, per_key, required
 
 __all__ = ["LargestAmong", "RelativeEntropy", "SetMass", "Together", "WithoutKeys"]
 
@@ -47,12 +47,12 @@ class SetMass(HeadMean):
     members: Bool[Tensor, "#batch key set"] | None = None
 
     def __post_init__(self) -> None:
-        required(self, "members")
+        booleans(self, "members")
         assert self.members is not None
-        if self.members.dtype != torch.bool or self.members.ndim not in (2, 3) or not self.members.shape[-1]:
+        if self.members.ndim not in (2, 3) or not self.members.shape[-1]:
             raise ValueError(
-                "SetMass.members must be bool, [key, set] or [batch, key, set] with at least one set; got "
-                f"{self.members.dtype} {list(self.members.shape)}"
+                "SetMass.members must be [key, set] or [batch, key, set] with at least one set; got "
+                f"{list(self.members.shape)}"
             )
 
     def axes(self) -> tuple[tuple[str, Sequence[object]], ...]:
@@ -84,7 +84,7 @@ class LargestAmong(HeadMean):
     keys: Bool[Tensor, "#batch key"] | None = None
 
     def __post_init__(self) -> None:
-        required(self, "keys")
+        booleans(self, "keys")
 
     def measure(self, rows: Rows) -> tuple[Tensor, Tensor]:
         counted = per_key(self, "keys", rows)[:, None, None, rows.low : rows.high]
@@ -107,7 +107,7 @@ class WithoutKeys(RowMean):
 
     def __post_init__(self) -> None:
         required(self, "probe")
-        required(self, "keys")
+        booleans(self, "keys")
         assert self.probe is not None
         if self.probe.needs - {"scores"}:
             raise ValueError(f"WithoutKeys takes a statistic of patterns; got {type(self.probe).__name__}")

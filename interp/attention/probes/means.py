@@ -14,7 +14,7 @@ from torch import Tensor
 
 from interp.attention.rows import Rows
 
-from .base import HeadMean, RowMean, per_key, required
+from .base import HeadMean, RowMean, integers, per_key
 
 __all__ = [
     "DistanceHistogram",
@@ -107,7 +107,7 @@ class LabelMass(HeadMean):
     n_labels: int = 1
 
     def __post_init__(self) -> None:
-        required(self, "labels")
+        integers(self, "labels")
         assert self.labels is not None
         if self.labels.numel() and not (int(self.labels.min()) >= -1 and int(self.labels.max()) < self.n_labels):
             raise ValueError(
@@ -138,7 +138,7 @@ class TargetMass(HeadMean):
     targets: Int[Tensor, "#batch query target"] | None = None
 
     def __post_init__(self) -> None:
-        required(self, "targets")
+        integers(self, "targets")
         assert self.targets is not None
         if self.targets.ndim not in (2, 3):
             raise ValueError(
@@ -180,7 +180,9 @@ class LabelMatch(HeadMean):
     query_labels: Int[Tensor, "#batch query"] | None = None
 
     def __post_init__(self) -> None:
-        required(self, "labels")
+        integers(self, "labels")
+        if self.query_labels is not None:
+            integers(self, "query_labels")
 
     @property
     def aligned(self) -> bool:  # type: ignore[override]
@@ -218,15 +220,18 @@ class LabelMatch(HeadMean):
 
 @dataclass(frozen=True, eq=False)
 class ExpectedDistance(HeadMean):
-    """Mean distance |query − key| in tokens under the row's weights (a sink's share left out)."""
+    """Mean distance |query − key| in tokens under the row's weights (a sink's share left out).
+
+    Eligible are rows of which a sink leaves something to the keys.
+    """
 
     aligned: ClassVar[bool] = True
 
-    def measure(self, rows: Rows) -> tuple[Tensor, None]:
+    def measure(self, rows: Rows) -> tuple[Tensor, Tensor | None]:
         distance = rows.distance
         if rows.sink_weight is None:
             return distance, None
-        return distance / rows.total.clamp_min(torch.finfo(distance.dtype).tiny), None
+        return distance / rows.total.clamp_min(torch.finfo(distance.dtype).tiny), rows.total > 0
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from interp.attention.rows import Rows, SiteShape
 
-from .base import Measured, Probe, per_key, required
+from .base import Measured, Probe, integers, per_key
 
 __all__ = ["StrongestGroup"]
 
@@ -61,7 +61,7 @@ class StrongestGroup(Probe):
     aligned: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        required(self, "groups")
+        integers(self, "groups")
         assert self.groups is not None
         groups = self.groups[None] if self.groups.ndim == 1 else self.groups
         for row in groups:

@@ -196,7 +196,7 @@ def test_words_read_and_reading(causal: bool, block_rows: int | None) -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: probes.SetMass(torch.zeros(3, 2)), "must be bool"),
+        (lambda: probes.SetMass(torch.zeros(3, 2)), "must be a boolean tensor"),
         (lambda: probes.WithoutKeys(probes.Entropy()), "needs keys="),
         (lambda: probes.Together(()), "at least one"),
         (lambda: probes.Together([probes.GradientTimesWeight()]), "no other"),

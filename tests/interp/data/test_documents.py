@@ -156,7 +156,7 @@ def write(folder: Path, name: str, content: bytes) -> Path:
         ("a.txt", b"cut short \xc3", "ends within a character"),
         ("a.jsonl", b'{"text": "a"}\n{"text": "b"', "line 2 is no JSON object"),
         ("a.jsonl", b'{"txt": "a", "id": 1}', r"line 1 has no column 'text'; did you mean txt\?; it has: txt, id"),
-        ("a.jsonl", b"[1]", "line 1 must be a JSON object with a column 'text'; got list"),
+        ("a.jsonl", b"[1]", "line 1 must be a JSON object; got list"),
         ("a.jsonl", b'{"text": 3}', "the column 'text' must hold text; got int"),
         ("a.jsonl", b'{"text": "\xe9"}', "line 1 is not UTF-8"),
         ("a.jsonl", b'{"text": ""}', "holds no text"),
