@@ -172,8 +172,8 @@ def _others(reading: Reading) -> Finding | None:
     support = []
     if {"tau_gradient", "tau_knockout"} <= medians.keys():
         support.append(Sentence(
-            f"Weights rank keys as losing each key does by a median τ of {words.number(medians['tau_knockout'])}, and as "
-            f"the output's gradient does by {words.number(medians['tau_gradient'])} (1 is the same order, 0 none in "
+            f"Weights rank keys as losing each key does by a median τ of {words.number(medians['tau_knockout'])}, and "
+            f"as the output's gradient does by {words.number(medians['tau_gradient'])} (1 is the same order, 0 none in "
             "common). A key with little weight has little to lose, so the first agreement is partly built in.",
             (Rows("heads", {"metric": "tau_knockout"}), Rows("heads", {"metric": "tau_gradient"})),
         ))  # fmt: skip
