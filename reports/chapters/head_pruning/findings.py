@@ -25,7 +25,8 @@ _HEADS_LIMITS = (
 )
 _AGREEMENT_LIMITS = (
     "how the heads rank that were not ablated, nor how sets of heads do: ablation is of one head at a time. "
-    "The nearest score was picked by the correlations that are given, which favours it; noise in both pulls all towards 0."
+    "The nearest score was picked by the correlations that are given, which favours it; noise in both pulls all "
+    "towards 0."
 )
 _TRANSFER_LIMITS = "that the order is the same on every text: two kinds of data were compared."
 _DIRECT_LIMITS = "which later heads or MLPs make up for the head, or pass on what it writes."
