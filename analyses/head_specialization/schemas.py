@@ -77,6 +77,7 @@ SCHEMAS = {
             **_DIFFERENCE,
             "p_corrected": number(0.0, 1.0),
             "n": INDEX,
+            "best": pa.Column(bool),
             "called": pa.Column(bool),
         },
         checks=[INTERVAL],
