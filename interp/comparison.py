@@ -293,7 +293,9 @@ def two_sided(
     half = np.where(difference >= 0, difference - low, high - difference)
     with np.errstate(divide="ignore", invalid="ignore"):
         t = np.where(half > 0, np.abs(difference) / half * stats.t.ppf(0.975, fewest - 1), np.inf)
-    least = np.where(np.isfinite(fewest), 2 / comb(n + other_n, n), 0.0)
+    known = np.isfinite(fewest)
+    ways = comb(np.where(known, n + other_n, 4), np.where(known, n, 2))
+    least = np.where(known, 2 / ways, 0.0)
     p = np.minimum(np.maximum(2 * stats.t.sf(np.where(difference == 0, 0.0, t), fewest - 1), least), 1.0)
     return np.where(np.isnan(half), np.nan, p)
 
