@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from scipy import stats
+from scipy.special import comb
 
 from interp.errors import UserError
 from interp.results import Result, RunFolder
@@ -19,16 +20,15 @@ from interp.statistics import benjamini_hochberg
 HEAD = ["site", "layer", "head"]
 SCORE = [*HEAD, "metric", "data"]
 LEVEL = 0.05  # of the corrected p-value from which a score counts as changed
-_Z = float(stats.norm.ppf(0.975))
 
 ASSUMPTION = (
     "Intervals of differences take the two runs for independent samples (square-and-add of the two intervals, Zou & "
-    "Donner 2008); p-values are two-sided from their widths, corrected over the heads of a score (Benjamini & "
-    "Hochberg)."
+    "Donner 2008); p-values are two-sided from their widths with Student's tails, corrected over the heads of a score "
+    "(Benjamini & Hochberg)."
 )
 SAME_TOKENS = (
-    "Both runs read the same tokens ({}), so their scores go up and down together and the true intervals are narrower: "
-    "what is called changed is so, and more may be."
+    "Both runs read the same tokens ({}): as far as their scores go up and down together, as those of like models do, "
+    "the true intervals are narrower, and more may have changed than is called so."
 )
 
 
@@ -104,7 +104,8 @@ def score_differences(old: Result, new: Result) -> pd.DataFrame:
             for name in ("value", "ci_low", "ci_high")
         )
     )
-    p = _two_sided(difference.to_numpy(float), low, high)
+    units = (both[f"n_{side}"].to_numpy(float) for side in ("after", "before"))
+    p = two_sided(difference.to_numpy(float), low, high, *units)
     family = (both["metric"] + " " + both["data"]).to_numpy(str)
     corrected = benjamini_hochberg(p, family) if len(p) else p
     return both[SCORE].assign(
@@ -273,12 +274,30 @@ def _scores(result: Result) -> set[tuple[Any, ...]]:
     return set() if table is None else set(table.dropna(subset="value")[SCORE].itertuples(index=False, name=None))
 
 
-def _two_sided(difference: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """p of the difference being zero, from the nearer half of its interval as if it were normal."""
-    half = np.where(difference >= 0, difference - low, high - difference) / _Z
+def two_sided(
+    difference: np.ndarray, low: np.ndarray, high: np.ndarray, n: np.ndarray, other_n: np.ndarray
+) -> np.ndarray:
+    """p of the difference being zero, from the nearer half of its 95 % interval.
+
+    Tails are Student's, with one degree of freedom less than the run with fewer units has: corrected over many heads,
+    what counts is far out, where a normal tail would be ten times too thin for a handful of units. And p is at least
+    2 / C(n₁ + n₂, n₁), that of the most extreme of all ways to deal the units out to two runs: intervals of no width
+    (all units alike) do not make a few units certain.
+
+    Args:
+        difference, low, high: with its interval. n, other_n: units of either run; tails are normal, and there is no
+            least p, where they are not known.
+    """
+    fewest = np.minimum(n, other_n)
+    fewest = np.where(fewest >= 2, fewest, np.inf)
+    half = np.where(difference >= 0, difference - low, high - difference)
     with np.errstate(divide="ignore", invalid="ignore"):
-        z = np.where(half > 0, np.abs(difference) / half, np.where(difference == 0, 0.0, np.inf))
-    return np.where(np.isnan(half), np.nan, 2 * stats.norm.sf(z))
+        t = np.where(half > 0, np.abs(difference) / half * stats.t.ppf(0.975, fewest - 1), np.inf)
+    known = np.isfinite(fewest)
+    ways = comb(np.where(known, n + other_n, 4), np.where(known, n, 2))
+    least = np.where(known, 2 / ways, 0.0)
+    p = np.minimum(np.maximum(2 * stats.t.sf(np.where(difference == 0, 0.0, t), fewest - 1), least), 1.0)
+    return np.where(np.isnan(half), np.nan, p)
 
 
 def _first_column(parts: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -26,7 +26,7 @@ _LONGEST = 512  # tokens of a stretch of a document
 COREFERENCE: dict[str, Any] = {
     "site": str, "layer": int, "head": int, "accuracy": float, "ci_low": float, "ci_high": float, "nearest": float,
     "head_match": float, "difference": float, "difference_low": float, "difference_high": float, "p_corrected": float,
-    "n": int, "called": bool,
+    "n": int, "best": bool, "called": bool,
 }  # fmt: skip
 
 
@@ -166,7 +166,9 @@ def _table(
         [(name, layer, head) for name, layer, n in sites for head in range(n)], columns=["site", "layer", "head"]
     )
     shares = {"nearest": nearest[reports].mean(), "head_match": matched[reports].mean()}
-    return _with(heads, report, p).assign(**shares, called=above & (p <= 0.05)).reindex(columns=list(COREFERENCE))
+    best = np.arange(len(heads)) == np.argmax(select.accuracy)  # chosen here, its numbers are those of the other half
+    table = _with(heads, report, p).assign(**shares, best=best, called=above & (p <= 0.05))
+    return table.reindex(columns=list(COREFERENCE))
 
 
 def _with(heads: pd.DataFrame, found: Pooled, p: NDArray[np.float64]) -> pd.DataFrame:

@@ -75,6 +75,7 @@ SCHEMAS = {
             **_DIFFERENCE,
             "p_corrected": number(0.0, 1.0),
             "n": INDEX,
+            "best": yes_or_no(),
             "called": yes_or_no(),
         },
         checks=[INTERVAL],

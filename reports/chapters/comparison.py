@@ -21,7 +21,7 @@ METHODS = (
     Method(
         "Differences of scores",
         "After less before, with an interval from the intervals of both, which takes the runs for independent samples. "
-        "Where both read the same tokens, scores go up and down together and the true interval is narrower.",
+        "Where both read the same tokens and scores go up and down together, the true interval is narrower.",
         "low = d − √((a − a_low)² + (b_high − b)²),   high = d + √((a_high − a)² + (b − b_low)²),   d = a − b",
         "Zou & Donner 2008",
     ),

@@ -11,9 +11,10 @@ import pytest
 from scipy import stats
 
 from interp.cli import main
-from interp.comparison import compare, difference_interval, kind_changes, score_differences
+from interp.comparison import compare, difference_interval, kind_changes, score_differences, two_sided
 from interp.errors import UserError
 from interp.results import Result, RunFolder, save
+from interp.statistics import benjamini_hochberg, mean_interval
 
 HEADS = [(f"blocks.{layer}.attn", layer, head) for layer in range(3) for head in range(4)]
 
@@ -99,12 +100,41 @@ def test_noise_alone_changes_nothing(tmp_path: Path) -> None:
 
 def test_one_small_difference_among_many_heads_is_no_change() -> None:
     """By itself p would be 0.03; twelve heads were looked at."""
-    shift = float(stats.norm.isf(0.015)) * 0.05 * np.sqrt(2) / stats.norm.ppf(0.975)
+    shift = float(stats.t.isf(0.015, 19)) * 0.05 * np.sqrt(2) / stats.t.ppf(0.975, 19)
     table: Any = score_differences(result(), result({(0, 0): shift}))
     row = table.loc[(table["layer"] == 0) & (table["head"] == 0) & (table["data"] == "text")].iloc[0]
     assert row["ci_low"] > 0
     assert row["p_corrected"] == pytest.approx(12 * 0.03)
     assert not row["changed"]
+
+
+@pytest.mark.parametrize(("n", "other_n"), [(4, 4), (8, 8), (16, 36)])
+def test_of_many_heads_that_differ_by_chance_few_runs_call_one_changed(n: int, other_n: int) -> None:
+    """Normal tails: 23 %, 15 % and 15 % of the runs, where 5 % are bargained for."""
+    random, false = np.random.default_rng(0), 0
+    for seed in range(100):
+        one, other = (mean_interval(random.normal(size=(k, 270)), n_resamples=500, seed=seed) for k in (n, other_n))
+        difference = one.value - other.value
+        low, high = difference_interval(one.value, one.low, one.high, other.value, other.low, other.high)
+        false += (benjamini_hochberg(two_sided(difference, low, high, one.n, other.n)) <= 0.05).any()
+    assert false <= 7
+
+
+def test_p_of_two_samples_is_students() -> None:
+    """Of two samples alike in size and spread, with the degrees of freedom of one of them."""
+    x, y = np.array([[0.0, 1, 2, 3, 5], [2.0, 3, 4, 5, 7]])
+    one, other = mean_interval(y), mean_interval(x)
+    low, high = difference_interval(*one[:3], *other[:3])
+    t = stats.ttest_ind(y, x, equal_var=False).statistic
+    assert two_sided(one.value - other.value, low, high, one.n, other.n) == pytest.approx(2 * stats.t.sf(t, 4))
+
+
+def test_units_that_are_all_alike_are_no_certainty() -> None:
+    """Three units at 0 against three at 1: one of 20 ways to deal them out, and its mirror image."""
+    zero, one, three = np.zeros(1), np.ones(1), np.full(1, 3)
+    assert two_sided(one, one, one, three, three) == pytest.approx(0.1)
+    assert two_sided(zero, zero, zero, three, three) == 1.0
+    assert two_sided(one, one, one, np.full(1, np.nan), three) == 0.0
 
 
 def test_a_kind_with_several_details_is_one_verdict() -> None:

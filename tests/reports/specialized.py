@@ -239,7 +239,8 @@ def _coreference(model: Model, random: np.random.Generator) -> pd.DataFrame:
     return pd.DataFrame(
         {**_columns(heads), "accuracy": accuracy, "ci_low": accuracy - 0.04, "ci_high": accuracy + 0.04,
          "nearest": 0.31, "head_match": 0.52, "difference": accuracy - 0.52, "difference_low": accuracy - 0.57,
-         "difference_high": accuracy - 0.47, "p_corrected": 0.01, "n": 240, "called": accuracy > 0.66}
+         "difference_high": accuracy - 0.47, "p_corrected": 0.01, "n": 240, "best": accuracy == accuracy.max(),
+         "called": accuracy > 0.66}
     )  # fmt: skip
 
 

@@ -143,7 +143,7 @@ def agreement(reading: Reading) -> Finding | None:
     )
     significant = (
         f"τ with gradients is significant at 0.05 in {percent(one['significant'])} of {int(one['n']):,} texts, with "
-        f"leave-one-out in {percent(two['significant'])}"
+        f"leave-one-out in {percent(two['significant'])} (each text by itself; of texts without any agreement 5 % are)"
     )
     undefined = max(int(each["undefined"]) for each in tau.values())
     told = f"; it is undefined in {undefined:,}, which are left out" if undefined else ""

@@ -172,10 +172,9 @@ def _others(reading: Reading) -> Finding | None:
     support = []
     if {"tau_gradient", "tau_knockout"} <= medians.keys():
         support.append(Sentence(
-            f"Weights rank keys much as losing each key does (median τ {words.number(medians['tau_knockout'])}) "
-            f"{'but' if medians['tau_gradient'] < 0.3 else 'and'} the output's gradient agrees with them by "
-            f"{words.number(medians['tau_gradient'])}. A key with little weight has little to lose, so the first "
-            "agreement is partly built in.",
+            f"Weights rank keys as losing each key does by a median τ of {words.number(medians['tau_knockout'])}, and "
+            f"as the output's gradient does by {words.number(medians['tau_gradient'])} (1 is the same order, 0 none in "
+            "common). A key with little weight has little to lose, so the first agreement is partly built in.",
             (Rows("heads", {"metric": "tau_knockout"}), Rows("heads", {"metric": "tau_gradient"})),
         ))  # fmt: skip
     return Finding(

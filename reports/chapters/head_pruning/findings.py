@@ -24,12 +24,17 @@ _HEADS_LIMITS = (
     "call for what it does."
 )
 _AGREEMENT_LIMITS = (
-    "how the heads rank that were not ablated, nor how sets of heads do: ablation is of one head at a time."
+    "how the heads rank that were not ablated, nor how sets of heads do: ablation is of one head at a time. "
+    "The nearest score was picked by the correlations that are given, which favours it; noise in both pulls all "
+    "towards 0."
 )
 _TRANSFER_LIMITS = "that the order is the same on every text: two kinds of data were compared."
 _DIRECT_LIMITS = "which later heads or MLPs make up for the head, or pass on what it writes."
 _GATES_LIMITS = "that other heads could not stay as well: gates are trained once, from one start."
-_BEST_LIMITS = "what happens when several layers are cut down at once."
+_BEST_LIMITS = (
+    "what happens when several layers are cut down at once. A rise is sure where its own 95 % interval is above 0: "
+    "with many layers, a few are so by chance."
+)
 
 
 def lead(reading: Reading) -> Sentence:
@@ -228,7 +233,7 @@ def _best(reading: Reading) -> Finding | None:
     fine = table.loc[table["ci_low"] <= 0]
     worst = first(table.sort_values("change", ascending=False))
     rises = (
-        "the loss surely rises whichever layer it is"
+        "the loss rises whichever layer it is"
         if fine.empty
         else f"the loss does not surely rise in {words.part_of(len(fine), len(table), 'layer')}"
     )
