@@ -126,6 +126,10 @@ def together(tokens: Any, valid: Valid, name: str) -> tuple[Int[Tensor, "batch p
         UserError: they are no token ids, or ``valid`` has another shape.
     """
     if not isinstance(tokens, Tensor):
+        if isinstance(tokens, str) or any(isinstance(row, str) for row in tokens):
+            raise UserError(
+                f"{name} must be token ids; got text: model.run(**model.tokenizer(text, return_tensors='pt'))"
+            )
         rows = [torch.as_tensor(row) for row in tokens]
         if not rows or any(row.ndim != 1 or len(row) == 0 for row in rows):
             raise UserError(f"{name} must be sequences of at least one token id each")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -28,10 +28,19 @@ class Edit:
         heads: the heads it acts on: a mapping from address to value, or a collection of addresses; None where an edit
             allows it means every head of every site. Every edit has this field.
         stage: where in the computation it acts.
+        per_head: ``heads`` gives a value for each head, so that it is a mapping.
     """
 
     heads: Any
     stage: ClassVar[Stage] = "scores"
+    per_head: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        kind = type(self).__name__
+        if self.per_head and not isinstance(self.heads, Mapping):
+            raise ValueError(f"{kind} takes a value for each head, {kind}({{(layer, head): …}}); got {self.heads!r}")
+        if self.heads is not None and not isinstance(self.heads, Collection):
+            raise ValueError(f"{kind}: heads is a collection of heads, [(layer, head), …]; got {self.heads!r}")
 
     def addresses(self) -> tuple[Address, ...]:
         """The heads named, in the order given; empty when the edit acts on every head."""

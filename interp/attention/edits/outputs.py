@@ -25,6 +25,7 @@ class GateHeads(Edit):
 
     heads: Mapping[Any, float | Tensor]
     stage: ClassVar[Stage] = "z"
+    per_head: ClassVar[bool] = True
 
     def apply(self, x: Tensor, block: Block) -> Tensor:
         heads = self.selected(x.shape[1])
@@ -44,6 +45,7 @@ class ReplaceZ(Edit):
 
     heads: Mapping[Any, Float[Tensor, "#batch #query d_head"]]
     stage: ClassVar[Stage] = "z"
+    per_head: ClassVar[bool] = True
 
     def apply(self, x: Tensor, block: Block) -> Tensor:
         heads = self.selected(x.shape[1])

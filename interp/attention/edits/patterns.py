@@ -79,6 +79,7 @@ class ReplaceRows(Edit):
 
     heads: Mapping[Any, tuple[Sequence[int] | Tensor, Float[Tensor, "#batch n key"]]]
     stage: ClassVar[Stage] = "pattern"
+    per_head: ClassVar[bool] = True
 
     def parameters(self) -> dict[str, Tensor]:
         """The weights, which may be learned."""

@@ -25,6 +25,7 @@ class ScaleExponent(Edit):
 
     heads: Mapping[Any, float | Tensor]
     stage: ClassVar[Stage] = "scale"
+    per_head: ClassVar[bool] = True
 
     def scales(self, scale: Float[Tensor, " head"], d_head: int) -> Float[Tensor, " head"]:
         """The scale of every head."""
@@ -39,6 +40,7 @@ class Temperature(Edit):
 
     heads: Mapping[Any, float | Tensor]
     stage: ClassVar[Stage] = "scores"
+    per_head: ClassVar[bool] = True
 
     def apply(self, x: Tensor, block: Block) -> Tensor:
         heads = self.selected(x.shape[1])
@@ -57,6 +59,7 @@ class AddLogits(Edit):
 
     heads: Mapping[Any, Float[Tensor, "#batch #query #key"]]
     stage: ClassVar[Stage] = "scores"
+    per_head: ClassVar[bool] = True
 
     def apply(self, x: Tensor, block: Block) -> Tensor:
         heads = self.selected(x.shape[1])
@@ -81,6 +84,11 @@ class KnockOut(Edit):
     stage: ClassVar[Stage] = "scores"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.edges, Mapping):
+            raise ValueError(
+                "KnockOut takes edges and heads apart: KnockOut([(query, key), …], heads=[(layer, head), …])"
+            )
         if isinstance(self.edges, Tensor) and self.edges.dtype is not torch.bool:
             raise ValueError(f"KnockOut.edges must be boolean (True: cut) or pairs; got a tensor of {self.edges.dtype}")
 

@@ -185,7 +185,18 @@ class RowMean(Probe):
 
     def update(self, state: Sums, rows: Rows) -> None:
         """Add a block's rows."""
-        values, eligible = self.measure(rows)
+        measured = self.measure(rows)
+        if not isinstance(measured, tuple):
+            raise ValueError(
+                f"{type(self).__name__}.measure returns the values and which rows are eligible (None: all); got a "
+                f"{type(measured).__name__}"
+            )
+        values, eligible = measured
+        if values.shape[3:] != state.shape[2:]:
+            raise ValueError(
+                f"{type(self).__name__}.measure gave {list(values.shape)}; expected [batch, head, row] and one "
+                f"dimension for each of axes(), here of sizes {list(state.shape[2:])}"
+            )
         every = eligible is None and rows.valid is None and self.first_position <= 0
         state.add(values, None if every else self.eligible(rows, values, eligible))
 
