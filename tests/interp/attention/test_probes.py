@@ -310,7 +310,7 @@ LONG, WORDS = torch.zeros(9, dtype=torch.long), torch.tensor([0, 1, 2, 3, 4, 5, 
         (lambda: attend(*tensors(), probes=[probes.SelectedRows([7])]), r"must lie in 0 … 6; got \[7\]"),
         (lambda: attend(*tensors(), probes=[probes.LabelMatch(LONG[:7], 0, LONG)]), r"query_labels must be .* \[9\]"),
         (lambda: attend(*tensors(), probes=[Bare()]), "Bare.measure returns the values and which rows"),
-        (lambda: attend(*tensors(), probes=[Wide()]), r"Wide.measure gave \[2, 6, 7, 7\]; .* axes\(\), here of sizes \[\]"),
+        (lambda: attend(*tensors(), probes=[Wide()]), r"gave \[2, 6, 7, 7\]; .* axes\(\), here of sizes \[\]"),
         (
             lambda: attend(*tensors(), Mask(cross=True), probes=[probes.LabelMatch(LONG[:7])]),
             "LabelMatch reads distances between queries and keys",
