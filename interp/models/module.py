@@ -141,9 +141,6 @@ class _Seam:
         except Exception as error:  # whatever a person's code raises is theirs to know
             if "memory" in str(error):  # that there is too little is said elsewhere
                 raise
-            frames = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
-            if any(name.startswith("interp.attention") for name in frames):
-                raise  # an edit or a probe, not the module, did not fit
             raise UserError(
                 f"{type(self.module).__name__} could not be run on the example ({described(example)}): it raised "
                 f"{type(error).__name__}: {error}. Pass example= as it takes it, a dict of its arguments where it has "
@@ -185,6 +182,9 @@ class _Seam:
         except (IndexError, AssertionError, RuntimeError) as error:
             if "memory" in str(error):  # that there is too little is said elsewhere
                 raise
+            frames = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
+            if any(name.startswith("interp.attention") for name in frames):
+                raise  # an edit or a probe, not the module, did not fit
             given = described({**{f"argument {place}": value for place, value in enumerate(args)}, **kwargs})
             raise UserError(
                 f"{type(self.module).__name__} raised {type(error).__name__} on {given}: {error}. If its inputs may "
