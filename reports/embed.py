@@ -126,7 +126,7 @@ def _columns(analysis: str, table: pd.DataFrame) -> list[dict[str, str | bool]]:
             "name": str(name),
             "kind": _kind(table[name]),
             "help": COLUMNS.get(f"{analysis}:{name}", COLUMNS.get(str(name), "")),
-            "whole": _whole(table[name]),
+            "whole": _whole(pd.Series(table[name])),
         }
         for name in table.columns
     ]
