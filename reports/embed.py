@@ -126,10 +126,18 @@ def _columns(analysis: str, table: pd.DataFrame) -> list[dict[str, str | bool]]:
             "name": str(name),
             "kind": _kind(table[name]),
             "help": COLUMNS.get(f"{analysis}:{name}", COLUMNS.get(str(name), "")),
-            "whole": pd.api.types.is_integer_dtype(table[name]),
+            "whole": _whole(pd.Series(table[name])),
         }
         for name in table.columns
     ]
+
+
+def _whole(column: pd.Series) -> bool:
+    """Whether a column is one of whole numbers, which are written without decimals: by its type, or large counts."""
+    if pd.api.types.is_integer_dtype(column):
+        return True
+    values = column.dropna() if pd.api.types.is_float_dtype(column) else column.iloc[:0]
+    return bool(len(values) and (values % 1 == 0).all() and values.abs().max() >= 1000)
 
 
 def _view(columns: set[str]) -> str:

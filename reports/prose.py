@@ -8,7 +8,7 @@ from markupsafe import Markup, escape
 
 _HEAD = r"\bL(\d+)H(\d+)\b"
 _CODE = re.compile(r"`([^`]+)`")
-_SUBSCRIPT = re.compile(r"(?<=[A-Za-zΑ-ωΣ∂‖*)])_(?:\{([^}]+)\}|([A-Za-z0-9]+))")
+_SUBSCRIPT = re.compile(r"(?<=[A-Za-zÀ-žΑ-ωΣ∂‖*)])_(?:\{([^}]+)\}|([A-Za-z0-9]+))")
 
 
 def formula(text: str) -> Markup:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from analyses.attention_design.claims import Claim, Curve, Number, Panel
+from interp import HookedModel
 from interp.attention import Trace, Traces
 from interp.models.transformer.linear import performer_features, random_directions
 from interp.results import Workspace
@@ -16,7 +17,9 @@ TOPIC = "model"
 FEATURES, ROWS = 256, 32
 
 
-def features(traces: Traces, measured: dict[str, Tensor], seed: int, work: Workspace) -> list[Claim]:
+def features(
+    model: HookedModel, traces: Traces, measured: dict[str, Tensor], seed: int, work: Workspace
+) -> list[Claim]:
     """Performer's features on the model's own queries and keys: which heads are lost."""
     directions: dict[int, Tensor] = {}
     lost, sharp = [], []
@@ -80,6 +83,7 @@ def features(traces: Traces, measured: dict[str, Tensor], seed: int, work: Works
             ),
             said="It is a drop-in replacement.",
             not_shown="Models trained with linear attention, whose heads learn to live with it.",
+            data=str(model.info.get("name", "the model")),
         )
     ]
 

@@ -19,7 +19,7 @@ from interp import HookedModel
 from interp.attention.edits import ScaleExponent
 from interp.attention.probes import Entropy, MaxWeight, RowMean
 from interp.attention.rows import Rows
-from interp.data import Sequences, Vocabulary, prefix_tokens, repeated_tokens
+from interp.data import RepeatedTokens, Sequences, Vocabulary, prefix_tokens, repeated_tokens
 from interp.errors import UserError
 from interp.model_data import pass_arguments, reads_text, reads_tokens, text_windows, within_context
 from interp.models.recording import Run
@@ -55,8 +55,8 @@ def tables(model: HookedModel, config: Config, work: Workspace) -> dict[str, pd.
         asked = [ScoreDeviation(first_position=16), MaxWeight(first_position=16), Entropy()]
         run = model.run(**pass_arguments(model, text), probes=asked, keep="qk")
         measured = {name: run.values(i).mean(1) for i, name in enumerate(("deviation", "max", "entropy"))}
-        heads = heads_table(run)
-        found = [deviations(model, measured), *features(run.traces, measured, config.seed, work)]
+        heads = heads_table(run, "repeated" if isinstance(text, RepeatedTokens) else "text")
+        found = [deviations(model, measured), *features(model, run.traces, measured, config.seed, work)]
         try:
             model.require_loss()
         except UserError as error:
@@ -187,7 +187,7 @@ def scale(model: HookedModel, text: Sequences, alpha: float) -> Claim:
     )
 
 
-def heads_table(run: Run) -> pd.DataFrame:
+def heads_table(run: Run, data: str) -> pd.DataFrame:
     """The long table of the first probe's readings, the scores' deviation, with intervals over windows."""
     rows = []
     for site, values in zip(run.sites, run.values(0), strict=True):
@@ -200,7 +200,7 @@ def heads_table(run: Run) -> pd.DataFrame:
                     "layer": site.layer,
                     "head": head,
                     "metric": "score_deviation",
-                    "data": "text",
+                    "data": data,
                     "value": value,
                     "ci_low": float(found.low[head]),
                     "ci_high": float(found.high[head]),

@@ -172,7 +172,8 @@ _NUMBERS = (
     ),
     Check(
         "row_sums", "numbers", "Do the weights that meet the values add up to 1?", "|Σ − 1|",
-        "Something changes the weights after the softmax: add the mask to the scores before it (−inf), not after.",
+        "A query's weights do not add up to 1: the softmax must run over the keys (dim=-1), and the mask be added to "
+        "the scores before it (−inf), not after.",
         fail_at=1e-3,
     ),
     Check(

@@ -258,7 +258,8 @@ def _deviation(measured: Measurements) -> Row:
     site, limit = measured[at], limits[at]
     used = _exponent_in_use(site)
     note = f"median of the site's heads; random scores over {site.n_keys} keys freeze at √(2 ln {site.n_keys}) = "
-    note += f"{_freezing(site):.1f}" + ("" if used is None else f"; q·k is divided by d_head^{used:.2f}")
+    scaled = "how q·k is scaled is out of sight" if used is None else f"q·k is divided by d_head^{used:.2f}"
+    note += f"{_freezing(site):.1f}; {scaled}, so that it warns at {limit:.1f}"
     return CHECKS["score_deviation"].judge(
         widths[at], (site.site, site.layer, None), note, warn_at=limit, fail_at=2 * limit
     )

@@ -51,8 +51,9 @@ def read_pattern(
     for probe in probes:
         if probe.needs & {"value", "weights", "grad_pattern"}:
             raise ValueError(
-                f"{type(probe).__name__} needs {sorted(probe.needs)}, which a model that computes its own attention "
-                f"keeps to itself{'' if site is None else f' at {site.name}'}"
+                f"{type(probe).__name__} needs {', '.join(sorted(probe.needs))}, which a model that computes its own "
+                f"attention keeps to itself{'' if site is None else f' at {site.name}'}; read it at the others alone: "
+                "run(…, sites=[…])"
             )
     readings = [Reading(probe, shape) for probe in probes]
     mine = [e for e in (edit.at(site) for edit in edits) if e is not None]

@@ -2,7 +2,8 @@
 
 from interp.models.hooked import HookedModel, NeverReachedError
 from interp.models.loading import load
+from interp.models.projections import Declaration
 from interp.models.recording import Run
 from interp.models.sites import AttentionSite
 
-__all__ = ["AttentionSite", "HookedModel", "NeverReachedError", "Run", "load"]
+__all__ = ["AttentionSite", "Declaration", "HookedModel", "NeverReachedError", "Run", "load"]

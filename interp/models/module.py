@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial, update_wrapper
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -74,9 +75,11 @@ def hook_module(
     seam.explore(called, inputs)
     found = chosen(seam.sightings, sites)
     model = HookedModel(called, (), tokenizer=tokenizer, info=dict(info or {}), inputs=inputs)
+    calls = Counter(seen.path for seen in seam.sightings)
     inside = "" if forward is None else "module."  # of what stands between the module and its caller
     model.sites = tuple(
-        site_of(i, name, seen, module, declarations, inside) for i, (name, seen) in enumerate(found.items())
+        site_of(i, name, seen, module, declarations, inside, calls[seen.path])
+        for i, (name, seen) in enumerate(found.items())
     )
     seam.attach(model, {(s.path, s.call_number): site for s, site in zip(found.values(), model.sites, strict=True)})
     model.n_ctx = inputs.n_ctx = n_ctx
@@ -202,6 +205,9 @@ class _Seam:
         except (IndexError, AssertionError, RuntimeError) as error:
             if "memory" in str(error):  # that there is too little is said elsewhere
                 raise
+            frames = (frame.f_globals.get("__name__", "") for frame, _ in walk_tb(error.__traceback__))
+            if any(name.startswith("interp.attention") for name in frames):
+                raise  # an edit or a probe, not the module, did not fit
             given = described({**{f"argument {place}": value for place, value in enumerate(args)}, **kwargs})
             raise UserError(
                 f"{type(self.module).__name__} raised {type(error).__name__} on {given}: {error}. If its inputs may "

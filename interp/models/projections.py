@@ -7,7 +7,7 @@ Anything else is declared by its user in a `Declaration`.
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import product
 from typing import Literal
 
@@ -99,7 +99,7 @@ class AttentionModule:
     d_head: int
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class HeadWeights:
     """The weights of one attention module by head: q = x @ W_Q[h] + b_Q[h], result = z @ W_O[h].
 
@@ -124,6 +124,10 @@ class HeadWeights:
     unread: tuple[str, ...] = ()
     clip: float | None = None
     kv_index: Int[Tensor, " n_heads"] | None = None
+
+    def __repr__(self) -> str:
+        shapes = {f.name: value for f in fields(self) if isinstance(value := getattr(self, f.name), Tensor)}
+        return f"HeadWeights({', '.join(f'{name} {list(value.shape)}' for name, value in shapes.items())})"
 
     def for_query_heads(self, per_kv_head: Tensor) -> Tensor:
         """W_K, W_V, b_K or b_V once for each query head that reads it (a copy where heads share one)."""
@@ -195,12 +199,21 @@ def attention_modules(
 
 
 def attention_module_at(
-    model: nn.Module, path: str, d_head: int, declarations: Sequence[Declaration] = ()
+    model: nn.Module, path: str, n_heads: int, d_head: int, declarations: Sequence[Declaration] = ()
 ) -> AttentionModule | None:
-    """One module, seen to compute attention over heads of ``d_head``; None where its projections are not known."""
+    """One module, seen to compute attention; None where its projections are not known.
+
+    Args:
+        n_heads, d_head: what was seen. A ``d_head`` of 0 is out of sight (a softmax by hand): then only what was
+            declared counts, and names alone do not.
+    """
     module = model.get_submodule(path)
-    declared = next((d for d in (*declarations, *_KNOWN) if _fits(model, path, module, d)), None)
-    return None if declared is None else _read(model, path, module, replace(declared, d_head=declared.d_head or d_head))
+    declared = next((d for d in (*declarations, *(_KNOWN if d_head else ())) if _fits(model, path, module, d)), None)
+    if declared is None:
+        return None
+    output = model.get_submodule(_child_path(path, declared.output))
+    wide = declared.d_head or d_head or _features(path, "output", output) // n_heads
+    return _read(model, path, module, replace(declared, d_head=wide))
 
 
 def head_weights(attention: AttentionModule) -> HeadWeights:

@@ -55,6 +55,11 @@ class Recording:
     not_applicable: list[tuple[str, str]] = field(default_factory=list)
     recomputed: bool = False
 
+    def __post_init__(self) -> None:
+        for probe in self.probes:
+            if not isinstance(probe, Probe):
+                raise UserError(f"probes are made from interp.attention.probes, such as Entropy(); got {probe!r}")
+
     def wants(self, site: AttentionSite) -> bool:
         """Whether a site is to be read."""
         return self.sites is None or site.name in self.sites
@@ -117,6 +122,10 @@ class Run:
         self.z = recording.z
         self.not_applicable = tuple(recording.not_applicable)
         self._recording = recording
+
+    def __repr__(self) -> str:
+        read = ", ".join(probe.name for probe in self.probes) or "nothing"
+        return f"Run({read} read at {len(self.sites)} sites; table(), values(probe), logits)"
 
     @property
     def logits(self) -> Tensor | None:

@@ -81,9 +81,12 @@ def mask_words(call: AttentionCall) -> str:
 
 def site_of(
     layer: int, name: str, sighting: Sighting, module: nn.Module, declarations: Sequence[projections.Declaration],
-    inside: str,
+    inside: str, calls: int,
 ) -> AttentionSite:  # fmt: skip
-    """The site that a sighting becomes; ``inside`` goes before its path where something wraps the module."""
+    """The site that a sighting becomes; ``inside`` goes before its path where something wraps the module.
+
+    ``calls``: how often its module computes attention in a pass.
+    """
     return AttentionSite(
         name=name,
         layer=layer,
@@ -95,24 +98,31 @@ def site_of(
         n_kv_heads=sighting.n_kv_heads,
         d_head=sighting.d_head,
         source="softmax" if sighting.is_dense else "core",
-        weights=partial(_weights, module, sighting, declarations),
+        weights=partial(_weights, module, sighting, declarations, calls),
     )
 
 
 def _weights(
-    model: nn.Module, sighting: Sighting, declarations: Sequence[projections.Declaration]
+    model: nn.Module, sighting: Sighting, declarations: Sequence[projections.Declaration], calls: int
 ) -> projections.HeadWeights:
     module = sighting.module
     if isinstance(module, nn.MultiheadAttention):
         return multi_head_weights(module)
-    width = sighting.d_head or None
-    known = None if width is None else projections.attention_module_at(model, sighting.path, width, declarations)
-    if known is not None:
-        return projections.head_weights(known)
-    raise UserError(
-        f"the projections around {sighting.name} ({type(module).__name__}) are not known, so it has no head weights; "
-        "declare them: interp.load(…, declarations=[Declaration(output='out', query='q', key='k', value='v')])"
-    )
+    known = projections.attention_module_at(model, sighting.path, sighting.n_heads, sighting.d_head, declarations)
+    what = f"the projections around {sighting.name} ({type(module).__name__})"
+    if known is None:
+        raise UserError(
+            f"{what} are not known, so it has no head weights; declare them by their names in the module, such as "
+            "interp.load(…, declarations=[interp.models.Declaration(output='o', query='q', key='k', value='v')])"
+        )
+    weights = projections.head_weights(known)
+    matrices = {name for name, child in module.named_children() if any(p.ndim > 1 for p in child.parameters())}
+    if calls > 1 and matrices & set(weights.unread):  # one set of projections may serve every call of a tied block
+        raise UserError(
+            f"{what} cannot be told: the module computes attention {calls} times, and has other weights beside them "
+            f"({', '.join(sorted(matrices & set(weights.unread)))}). Give each attention a module of its own"
+        )
+    return weights
 
 
 def multi_head_weights(module: nn.MultiheadAttention) -> projections.HeadWeights:

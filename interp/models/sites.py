@@ -46,7 +46,7 @@ class AttentionSite:
     stack: str
     kind: Literal["self", "cross"]
     path: str
-    module: nn.Module
+    module: nn.Module = field(repr=False)
     n_heads: int
     n_kv_heads: int
     d_head: int
@@ -99,6 +99,8 @@ def check_addresses(sites: Sequence[AttentionSite], edit: Edit) -> None:
     Raises:
         UserError: naming the edit, the address and what there is.
     """
+    if not isinstance(edit, Edit):
+        raise UserError(f"edits are made from interp.attention.edits, such as GateHeads({{(0, 1): 0.0}}); got {edit!r}")
     kind = type(edit).__name__
     for address in edit.addresses():
         try:

@@ -10,10 +10,6 @@ from reports.chapters import Plate, Rows
 from reports.chapters.reading import Reading, records
 from reports.figures import heads as draw
 
-_WHAT = (
-    "Shares of attention run from 0; copying runs from −1 (never) over chance (−0.92) to 1; by eigenvalues, 0 is in "
-    "the middle."
-)
 _MOST = 12  # maps in one figure
 _ON = {"repeated": "repeated", "unrepeated": "unrepeated", "weights": "weights", "other_text": "other text"}
 _OTHER = "other_text"  # drawn inside the cells of the main text, where a figure has one
@@ -42,7 +38,7 @@ def maps_plate(
     metrics: Sequence[str] = (),
     title: str = "",
     stack: str | None = None,
-    what: str = _WHAT,
+    what: str = "",
     main: str = "",
 ) -> Plate | None:
     """Small maps of every score of the table ``heads``, or of some metrics in their order, up to twelve.
@@ -53,7 +49,7 @@ def maps_plate(
         metrics: which, in their order; () for all.
         title: of the figure.
         stack: of one stack alone, which then need not be named over each map.
-        what: how to read the colours.
+        what: how to read the colours; by default what the metrics shown need.
         main: the data that the figure is on, which then need not be named over each map. The same score on another
             text is drawn as a square inside each cell instead of a map of its own.
     """
@@ -93,13 +89,24 @@ def maps_plate(
         else ""
     )
     more = f" {len(wanted) - _MOST} further scores are in the table." if len(wanted) > _MOST else ""
+    how = what or _colours({metric for _, metric, _, _ in wanted})
     return Plate(
         name,
         title or "Every score, head by head",
-        f"{on}{what} Hatched: not defined. Each map has its own scale.{other}{more}",
+        f"{on}{how} Hatched: not defined. Each map has its own scale.{other}{more}",
         figure,
         (Rows("heads"),),
     )
+
+
+def _colours(metrics: set[str]) -> str:
+    """How to read the colours of these metrics."""
+    said = ["Shares of attention and other scores that cannot be negative run from 0"]
+    if "copying" in metrics:
+        said.append("copying runs from −1 (never) over chance (−0.92) to 1")
+    if "copying_eigenvalues" in metrics:
+        said.append("copying by eigenvalues has 0 in the middle")
+    return "; ".join(said) + "."
 
 
 def _size(heads: pd.DataFrame) -> tuple[int, int]:

@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 from reports import style
 
@@ -58,6 +58,9 @@ def _lines(panel: dict[str, Any], curves: pd.DataFrame, ax: Axes) -> Axes:
         ax.yaxis.set_minor_formatter(NullFormatter())
     ax.set_xlabel(str(panel["x_label"]))
     ax.set_ylabel(str(panel["y_label"]))
+    low, high = ax.get_ylim()
+    if panel["y_scale"] == "log" and low > 0.009 and high < 100 * low:  # powers of ten alone are a tick or two
+        ax.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     if panel["x_scale"] == "log":
         _plain_ticks(np.unique(curves["x"].to_numpy()), ax)
     if not math.isnan(panel["reference"]):
@@ -114,13 +117,19 @@ def _plain_ticks(values: np.ndarray, ax: Axes) -> None:
     if len(values) > 10:
         ax.xaxis.set_major_formatter(FuncFormatter(_power))
         return
-    shown = sorted(values) if len(values) <= 7 else sorted(values)[::2]
+    shown: list[float] = []
+    apart = (values.max() / values.min()) ** 0.08  # no nearer than 8 % of the axis: names would cover one another
+    for value in sorted(values) if len(values) <= 7 else sorted(values)[::2]:
+        if not shown or value >= shown[-1] * apart:
+            shown.append(value)
     ax.set_xticks(shown, [_short(value) for value in shown])
     ax.minorticks_off()
 
 
 def _short(value: float) -> str:
-    return f"{value / 1024:g}k" if value >= 1024 and value % 1024 == 0 else f"{value:g}"
+    if value >= 1024 and value % 1024 == 0:
+        return f"{value / 1024:g}k"
+    return f"{value:g}" if value % 1 == 0 else f"{value:.3g}"
 
 
 def _power(value: float, _: object = None) -> str:

@@ -142,7 +142,12 @@ class View {
   }
 
   cell(row, column) {
-    if (column.kind === "head") return element("td", {}, headLink(this.table.value(row, column.layer), this.table.value(row, column.head), stackAt(this.table, row, column.layer.replace(/layer$/, "site"))));
+    if (column.kind === "head") {
+      const [layer, head] = [this.table.value(row, column.layer), this.table.value(row, column.head)];
+      if (layer === null) return element("td", { class: "missing" }, "–");
+      if (head === null) return element("td", {}, `L${layer}`); // a row about a layer
+      return element("td", {}, headLink(layer, head, stackAt(this.table, row, column.layer.replace(/layer$/, "site"))));
+    }
     const value = this.table.value(row, column.name);
     if (value === null) return element("td", { class: column.kind === "number" ? "missing number" : "missing" }, "–");
     if (column.kind === "yes") return element("td", {}, value ? "yes" : "no");

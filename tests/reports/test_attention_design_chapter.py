@@ -1,5 +1,6 @@
 """The chapter on attention's design: marks, lines, figures, and what is not written where nothing was measured."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,6 +66,18 @@ def test_ticks_are_written_out() -> None:
     assert [label.get_text() for label in figure.axes[0].get_xticklabels()] == ["512", "1k"]
     assert "10⁻".encode() in svg
     assert len(figure.axes) == 2
+
+
+def test_ticks_of_values_that_lie_close_do_not_cover_one_another() -> None:
+    curve = Curve("heads", [1.79652, 3.70652, 6.52706, 6.58, 64], [3.0, 4.0, 9.0, 12.0, 20.0])
+    made = tables([replace(CLAIMS[0], panels=(Panel("Scores", "deviation", "size", (curve,), "log", "log"),))])
+    with style.paper():
+        figure = draw.panels(made["panels"], made["curves"])
+        style.render(figure)
+    (ax,) = figure.axes
+    assert [label.get_text() for label in ax.get_xticklabels()] == ["1.8", "3.71", "6.53", "64"]
+    low, high = ax.get_ylim()
+    assert [tick for tick in ax.get_yticks() if low <= tick <= high] == [5, 10, 20]
 
 
 def test_dots_carry_their_intervals() -> None:

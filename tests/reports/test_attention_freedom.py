@@ -62,6 +62,18 @@ def test_every_plate_is_drawn(reading: Reading) -> None:
             assert len(style.render(plate.draw())[1]) > 2000
 
 
+def test_the_legend_of_many_kinds_stays_on_the_figure(reading: Reading) -> None:
+    kinds = {(0, 0): "induction", (0, 1): "positional", (1, 2): "previous_token", (1, 3): "current_token"}
+    with style.paper():
+        plate = next(p for p in freedom_plates.plates(reading, kinds) if p.name == "freedom-against-importance")
+        figure = plate.draw()
+        figure.canvas.draw()
+        (ax,) = figure.axes
+        legend = ax.get_legend()
+        assert legend is not None
+        assert legend.get_window_extent().y1 <= figure.bbox.y1
+
+
 def test_heads_that_were_not_looked_at_keep_their_places(reading: Reading) -> None:
     rows = reading.table("heads", metric="freedom_share")
     with style.paper():

@@ -238,6 +238,17 @@ def test_an_address_names_the_stack_where_two_have_a_head_of_one_number(browser,
         assert tab.evaluate("location.hash") == "#encoder/L1H1"
 
 
+def test_a_row_about_a_layer_or_the_whole_model_links_to_no_head(browser, tmp_path: Path):
+    made = only(synthetic.result(synthetic.SMALL), "heads")
+    heads = pd.DataFrame({"layer": [1, 1, None], "head": [2, None, None], "value": [1024.0, 512.0, 65536.0]})
+    tables = {**made.tables, "checks": heads.astype({"layer": "Int64", "head": "Int64"})}
+    save(Result(made.analysis, tables, made.provenance), tmp_path / "run")
+    for tab in _open(browser, page.write(tmp_path / "run")):
+        wait_for_table(tab, "induction-heads/checks")
+        assert cells(tab, "induction-heads/checks", 1) == ["L1H2", "L1", "–"]
+        assert cells(tab, "induction-heads/checks", 2) == ["1,024", "512", "65,536"]
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_narrow_window_does_not_scroll_sideways(browser, drawn: Path, scheme: str):
     for tab in _open(browser, drawn, color_scheme=scheme):

@@ -34,6 +34,14 @@ def test_no_text_can_end_the_script_element_that_holds_it(text: str):
     assert not set(blob) & set("<>&\"'\u2028")
 
 
+@pytest.mark.parametrize(
+    ("values", "whole"), [([1024.0, None, 512.0], True), ([1024.5, 512.0], False), ([0.0, 1.0], False), ([1, 2], True)]
+)
+def test_columns_of_counts_are_whole(values: list[float], whole: bool):
+    (made,) = embed.embed("a", {"t": pd.DataFrame({"x": values})}, {}, room=10_000)
+    assert made.about["columns"][0]["whole"] is whole
+
+
 def test_missing_text_is_missing():
     assert embed.decode(embed.encode(pd.DataFrame({"note": ["a", None]})))[0] == ["a", None]
 

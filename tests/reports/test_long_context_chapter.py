@@ -48,7 +48,20 @@ def test_nothing_retrieved_is_said_plainly(tables: Mapping[str, pd.DataFrame], t
     assert made.findings[0].verdict.text.startswith("No head of 8 is called a retrieval head.")
     assert made.lead is not None
     assert "No head of" in made.lead.text
+    assert "score" not in made.lead.text
     assert [plate.name for plate in made.plates] == ["statistics-by-length"]
+
+
+def test_heads_above_the_threshold_that_are_not_called_are_counted_in_the_lead(
+    tables: Mapping[str, pd.DataFrame], tmp_path: Path
+) -> None:
+    unsure = dict(tables) | {"kinds": tables["kinds"].assign(called=False)}
+    n = int((unsure["kinds"]["value"] > unsure["kinds"]["threshold"]).sum())
+    run = saved(unsure, tmp_path)
+    lead = chapter(run.load("long-context"), run).lead
+    assert lead is not None
+    assert n > 1
+    assert f"64 tokens: {n} heads score above the threshold, but not surely." in lead.text
 
 
 def test_depths_are_drawn_with_their_values(tables: Mapping[str, pd.DataFrame], tmp_path: Path) -> None:

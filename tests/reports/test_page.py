@@ -218,6 +218,7 @@ def test_prose_is_escaped_before_it_is_linked():
 
 def test_formulas_have_subscripts_and_nothing_else():
     assert formula("Σ_{r ≥ 1} W_O <b>") == "Σ<sub>r ≥ 1</sub> W<sub>O</sub> &lt;b&gt;"
+    assert formula("ŷ_t = y_t") == "ŷ<sub>t</sub> = y<sub>t</sub>"
     assert formula("|∂L/∂ξ_h| z*_high ‖W‖_F 1_0") == ("|∂L/∂ξ<sub>h</sub>| z*<sub>high</sub> ‖W‖<sub>F</sub> 1_0")
 
 

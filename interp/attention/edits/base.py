@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from typing import Any, ClassVar, Literal, Self
@@ -34,13 +34,14 @@ class Edit:
     heads: Any
     stage: ClassVar[Stage] = "scores"
 
+    def __post_init__(self) -> None:
+        if self.heads is not None and not isinstance(self.heads, Collection):
+            kind = type(self).__name__
+            raise ValueError(f"{kind}: heads is a collection of heads, [(layer, head), …]; got {self.heads!r}")
+
     def addresses(self) -> tuple[Address, ...]:
         """The heads named, in the order given; empty when the edit acts on every head."""
-        if self.heads is None:
-            return ()
-        if not isinstance(self.heads, Iterable):
-            raise ValueError(f"{type(self).__name__} takes a collection of heads; got {self.heads!r}")
-        return tuple(self.heads)
+        return () if self.heads is None else tuple(self.heads)
 
     def at(self, site: Site | None) -> Self | None:
         """This edit with only the heads of one site, addressed by number; None when it has none there.
@@ -103,10 +104,8 @@ class ValueEdit(Edit):
 
     def __post_init__(self) -> None:
         if not isinstance(self.heads, Mapping):
-            raise ValueError(
-                f"{type(self).__name__} takes a mapping from head to value, such as {{(layer, head): value}}; got "
-                f"{self.heads!r}"
-            )
+            kind = type(self).__name__
+            raise ValueError(f"{kind} takes a value for each head, {kind}({{(layer, head): …}}); got {self.heads!r}")
 
 
 def place_and_head(address: Any) -> tuple[int | str | None, int]:

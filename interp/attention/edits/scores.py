@@ -81,6 +81,11 @@ class KnockOut(Edit):
     stage: ClassVar[Stage] = "scores"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
+        if isinstance(self.edges, Mapping):
+            raise ValueError(
+                "KnockOut takes edges and heads apart: KnockOut([(query, key), …], heads=[(layer, head), …])"
+            )
         if isinstance(self.edges, Tensor) and self.edges.dtype is not torch.bool:
             raise ValueError(f"KnockOut.edges must be boolean (True: cut) or pairs; got a tensor of {self.edges.dtype}")
 

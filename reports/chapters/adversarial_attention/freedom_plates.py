@@ -65,7 +65,8 @@ def against_importance(reading: Reading, kinds: Mapping[tuple[int, int], str]) -
     rows = reading.measured("freedom_rows", "share", searched=True)
 
     def figure() -> Figure:
-        figure, ax = style.fixed(4.4, 3.0, (0.65, 0.75, 0.5, 0.1))
+        rows_of_legend = -(-len(set(kinds.values()) | {""}) // 3) if kinds else 0  # three names a row
+        figure, ax = style.fixed(4.4, 3.0, (0.65, 0.75, 0.5, 0.1 + 0.2 * rows_of_legend))
         draw.freedom_against_importance(freedom, importance, rows, ax, kinds, pinned_below(reading))
         return figure
 

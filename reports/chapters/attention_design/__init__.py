@@ -131,9 +131,8 @@ def _plate(reading: Reading, claim: Row) -> Plate | None:
     return Plate(
         _name(claim),
         str(declared["title"].iloc[0]) if len(declared) == 1 else "; ".join(declared["title"]),
-        f"{words.sentence_case(str(claim['data']))} data.{bands}{dashed}".replace(
-            "Synthetic data.", "On data made for it."
-        ),
+        f"{'On data made for it' if claim['data'] == 'synthetic' else 'In ' + words.visible(str(claim['data']))}."
+        f"{bands}{dashed}",
         lambda: draw.panels(declared, curves),
         (Rows("curves", {"claim": str(claim["claim"])}),),
     )

@@ -18,8 +18,11 @@ TABLES = {
     "coreference": TableNote("Whether the strongest earlier mention is of the same entity.", "-accuracy"),
     "offsets": TableNote("Rows whose strongest key is at each offset, and the mass there.", "-share"),
     "distances": TableNote("Attention by how far back the key is."),
-    "groups": TableNote("The group of each head, and its place in the embedding.", "cluster"),
-    "clusterings": TableNote("How well each number of groups fits, and how stable it is.", "-silhouette"),
+    "groups": TableNote("The group of each head (cluster 0 is group 1), and its place in the embedding.", "cluster"),
+    "clusterings": TableNote(
+        "How well each number of groups fits, and how stable it is; its interval is where 95 % of the resamples lie.",
+        "-silhouette",
+    ),
     "divergences": TableNote("How far every pair of heads is apart, in nats.", "jsd"),
     "composition": TableNote(
         "How much of what earlier heads write is read by later ones, from the weights.", "-excess"

@@ -139,8 +139,7 @@ def sinks(reading: Reading) -> Finding | None:
     size = words.measured(best["value"], best["ci_low"], best["ci_high"])
     verdict = (
         f"{words.sentence_case(words.few(n, 'head') if n else 'no head')} {words.agree(n, 'has', 'have')} a sink on "
-        f"the first position; it "
-        f"takes most of {reading.name(best)}, {size} of its attention."
+        f"the first position; {reading.name(best)} rests on it most, with {size} of its attention."
     )
     support = []
     weighted = reading.score("first_position_norm", main_data(reading), best)

@@ -71,6 +71,12 @@ def _called(reading: Reading) -> pd.DataFrame:
     return kinds.sort_values("value", ascending=False) if len(kinds) else kinds
 
 
+def _above(reading: Reading) -> pd.DataFrame:
+    """Heads whose score is above the threshold, called or not."""
+    kinds = reading.table("kinds")
+    return kinds.loc[kinds["value"] > kinds["threshold"]]
+
+
 def _strongest(reading: Reading) -> list[tuple[int, int]]:
     kinds = reading.measured("kinds", "value").sort_values("value", ascending=False)
     most = int(reading.config.get("followed") or 8)
@@ -84,9 +90,10 @@ def _lead(reading: Reading) -> Sentence | None:
     called, longest = _called(reading), max(int(row["length"]) for row in records(reading.table("copied")))
     inputs = f"inputs of up to {longest:,} tokens"
     if called.empty:
-        return Sentence(
-            f"No head of {reading.model_name} is seen to fetch a needle's words from {inputs}.", (Rows("kinds"),)
-        )
+        n = len(_above(reading))
+        text = f"No head of {reading.model_name} is seen for sure to fetch a needle's words from {inputs}"
+        some = f": {words.count(n, 'head')} {words.agree(n, 'scores', 'score')} above the threshold, but not surely"
+        return Sentence(f"{text}{some if n else ''}.", (Rows("kinds"),))
     text = (
         f"{words.sentence_case(words.count(len(called), 'head'))} of {reading.model_name}, {reading.named(called, 3)}, "
         f"{words.agree(len(called), 'fetches', 'fetch')} a needle's words from {inputs}."
@@ -101,8 +108,7 @@ def _retrieval(reading: Reading) -> Finding | None:
     share = float(np.mean(copied["copied"].to_numpy()))
     threshold = float(first(reading.table("kinds"))["threshold"])
     n = reading.n_heads
-    above = reading.table("kinds")
-    above = above.loc[above["value"] > threshold]
+    above = _above(reading)
     if len(called):
         are = words.agree(len(called), "is called a retrieval head", "are called retrieval heads")
         verdict = f"{words.sentence_case(words.count(len(called), 'head'))} of {n} {are}: {reading.named(called, 6)}."

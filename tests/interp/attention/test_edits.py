@@ -439,3 +439,13 @@ def test_weight_on_padding_is_refused() -> None:
     attend(*tensors(), Mask(key_valid=torch.ones(2, 7, dtype=torch.bool)), edits=[edit])
     with pytest.raises(ValueError, match="may not read"):
         attend(*tensors(), Mask(key_valid=key_valid), edits=[edit])
+
+
+def test_edits_given_the_wrong_way_round_say_how_they_are_given() -> None:
+    for edit in (edits.GateHeads, edits.Temperature, edits.AddLogits, edits.ReplaceRows, edits.ReplaceZ):
+        with pytest.raises(ValueError, match=rf"{edit.__name__}\(\{{\(layer, head\): …\}}\)"):
+            edit([(0, 1)])  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="edges and heads apart"):
+        edits.KnockOut({(0, 1): [(5, 2)]})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="heads is a collection of heads"):
+        edits.Uniform(3)  # type: ignore[arg-type]

@@ -32,7 +32,7 @@ VALUED: list[Any] = [
 @pytest.mark.parametrize("heads", [[0, 1], (1,), {2}, 3, None])
 def test_edits_with_values_take_a_mapping(kind: Any, heads: Any) -> None:
     """A list was read as gates of its own places: `GateHeads([0, 1])` gated head 0 with 0 and head 1 with 1."""
-    with pytest.raises(ValueError, match=r"takes a mapping from head to value"):
+    with pytest.raises(ValueError, match="takes a value for each head"):
         kind(heads)
 
 

@@ -42,6 +42,12 @@ def test_lists_are_padded_on_the_right() -> None:
     assert together([[3, 4], [5, 6]], None, "tokens")[1] is None
 
 
+@pytest.mark.parametrize("text", ["The cat sat.", ["The cat", "sat."]])
+def test_text_is_sent_to_the_tokenizer(text: Any) -> None:
+    with pytest.raises(UserError, match=r"must be token ids; got text: model.run\(\*\*model.tokenizer\(text"):
+        together(text, None, "tokens")
+
+
 @pytest.mark.parametrize("family", ["llama", "bert", "t5"])
 def test_what_a_tokenizer_gives_is_understood(family: str) -> None:
     """Under transformers' names the same happens: tokens checked, padding left out, positions told."""

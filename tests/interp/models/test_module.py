@@ -15,6 +15,7 @@ from torch.testing import assert_close
 import interp
 from interp.attention import edits, probes
 from interp.errors import UserError
+from interp.models import Declaration
 from tests.own_models import VOCABULARY, Language, Pair
 from tests.zoo import ZOO, Entry
 
@@ -282,6 +283,52 @@ def test_head_weights_that_are_not_known() -> None:
     entry = ZOO["three dimensions"]()
     with pytest.raises(UserError, match="declare them"):
         interp.load(entry.module, entry.example).head_weights(0)
+
+
+class Twice(nn.Module):
+    """Attention by hand, then the fused one, in one module with projections of their own."""
+
+    def __init__(self, again: bool) -> None:
+        super().__init__()
+        self.q, self.k, self.v, self.o = (nn.Linear(16, 16) for _ in range(4))
+        self.q2 = nn.Linear(16, 16) if again else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        query, key, value = (p(x).unflatten(-1, (2, 8)).transpose(1, 2) for p in (self.q, self.k, self.v))
+        z = torch.softmax(query @ key.mT / 8**0.5, -1) @ value
+        x = x + self.o(z.transpose(1, 2).flatten(2))
+        if self.q2 is not None:
+            query = self.q2(x).unflatten(-1, (2, 8)).transpose(1, 2)
+            x = x + F.scaled_dot_product_attention(query, key, value).transpose(1, 2).flatten(2)
+        return x
+
+
+def test_head_weights_of_a_softmax_by_hand_are_those_declared() -> None:
+    declared = [Declaration(output="o", query="q", key="k", value="v")]
+    module = Twice(again=False)
+    with pytest.raises(UserError, match="declare them"):
+        interp.load(module, torch.randn(2, 5, 16)).head_weights(0)
+    weights = interp.load(module, torch.randn(2, 5, 16), declarations=declared).head_weights(0)
+    assert_close(weights.W_Q[1], module.q.weight[8:].T)
+    assert_close(weights.W_O[1], module.o.weight[:, 8:].T)
+    assert repr(weights).startswith("HeadWeights(W_Q [2, 16, 8]")
+
+
+@pytest.mark.parametrize("declared", [(), (Declaration(output="o", query="q", key="k", value="v"),)])
+def test_which_projections_are_whose_is_not_guessed_where_a_module_computes_attention_twice(declared: Any) -> None:
+    model = interp.load(Twice(again=True), torch.randn(2, 5, 16), declarations=declared)
+    with pytest.raises(UserError, match=r"computes attention 2 times, and has other weights beside them \(q2\)"):
+        model.head_weights(1)
+
+
+def test_what_does_not_fit_is_not_laid_to_the_modules_length() -> None:
+    model = interp.load(Twice(again=False), torch.randn(2, 5, 16))
+    with pytest.raises(IndexError, match="KnockOut: query must lie in 0 … 4; got 9"):
+        model.run(torch.randn(2, 5, 16), edits=[edits.KnockOut([(9, 0)])])
+    with pytest.raises(UserError, match="such as Entropy"):
+        model.run(torch.randn(2, 5, 16), probes=[probes.Entropy])  # type: ignore[list-item]
+    with pytest.raises(UserError, match="such as GateHeads"):
+        model.run(torch.randn(2, 5, 16), edits=[edits.GateHeads])  # type: ignore[list-item]
 
 
 class Compiled(nn.Module):
