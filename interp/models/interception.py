@@ -177,7 +177,8 @@ def read_sdpa(
     the first is a multiple of the input's ``batch``; four [batch, head, position, d]; of more, all before the last
     three count as batch.
     """
-    if folded := query.ndim == 3 and _holds_heads(len(query), batch) and len(query) == len(key) == len(value):
+    folded = query.ndim == 3 and _holds_heads(len(query), batch) and len(query) == len(key) == len(value)
+    if folded and batch is not None:
         query, key, value = (t.unflatten(0, (batch, -1)) for t in (query, key, value))
         if attn_mask is not None and attn_mask.ndim == 3 and len(attn_mask) > 1:
             attn_mask = attn_mask.unflatten(0, (batch, -1))

@@ -34,7 +34,7 @@ def owner(module: nn.Module) -> tuple[HookedModel, AttentionSite] | None:
     return None if found is None or model is None else (model, found[1])
 
 
-@torch.compiler.disable  # what is in force changes between calls, and readings are kept outside of the graph
+@torch.compiler.disable()  # what is in force changes between calls, and readings are kept outside of the graph
 def attend_at(
     module: nn.Module,
     query: Tensor,

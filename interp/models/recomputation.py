@@ -9,7 +9,7 @@ from torch import Tensor
 
 __all__ = ["is_recomputed_here", "was_recomputed"]
 
-_HOOKS: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
+_HOOKS: Any = getattr(getattr(torch._C, "_autograd", None), "_top_saved_tensors_default_hooks", None)
 """What keeps tensors for the backward pass just now; versions of PyTorch before 2.7 do not say."""
 
 

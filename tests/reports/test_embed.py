@@ -1,6 +1,7 @@
 """Tables inside the page."""
 
 import math
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -39,7 +40,8 @@ def test_no_text_can_end_the_script_element_that_holds_it(text: str):
 )
 def test_columns_of_counts_are_whole(values: list[float], whole: bool):
     (made,) = embed.embed("a", {"t": pd.DataFrame({"x": values})}, {}, room=10_000)
-    assert made.about["columns"][0]["whole"] is whole
+    columns: Any = made.about["columns"]
+    assert columns[0]["whole"] is whole
 
 
 def test_missing_text_is_missing():

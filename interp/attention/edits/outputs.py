@@ -37,12 +37,12 @@ class GateHeads(ValueEdit):
 
 @dataclass(frozen=True, eq=False)
 class ReplaceZ(ValueEdit):
-    """Put given values in place of each head's output z: tensors broadcastable to [batch, query, d_head].
+    """Put given values in place of each head's output z: numbers or tensors broadcastable to [batch, query, d_head].
 
     The mean over a text gives mean ablation; another sequence's z gives resample ablation.
     """
 
-    heads: Mapping[Any, Float[Tensor, "#batch #query d_head"]]
+    heads: Mapping[Any, float | Float[Tensor, "#batch #query d_head"]]
     stage: ClassVar[Stage] = "z"
 
     def apply(self, x: Tensor, block: Block) -> Tensor:

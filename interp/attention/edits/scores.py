@@ -50,12 +50,12 @@ class Temperature(ValueEdit):
 
 @dataclass(frozen=True, eq=False)
 class AddLogits(ValueEdit):
-    """Add tensors broadcastable to [batch, query, key] to each head's scores; they may be learned.
+    """Add numbers or tensors broadcastable to [batch, query, key] to each head's scores; they may be learned.
 
     A key whose score becomes −inf is forbidden.
     """
 
-    heads: Mapping[Any, Float[Tensor, "#batch #query #key"]]
+    heads: Mapping[Any, float | Float[Tensor, "#batch #query #key"]]
     stage: ClassVar[Stage] = "scores"
 
     def apply(self, x: Tensor, block: Block) -> Tensor:

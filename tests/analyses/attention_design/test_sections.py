@@ -217,8 +217,8 @@ def test_scores_of_a_model_against_an_eager_computation() -> None:
 def test_random_tokens_are_not_called_text_and_claims_on_a_model_name_it() -> None:
     made = on_model.tables(load("tiny-2l"), QUICK, Workspace())
     assert set(made["heads"]["data"]) == {"repeated"}
-    data = made["claims"].set_index("claim")["data"]
-    assert data["features-on-heads"] == data["trained-deviation"] == "tiny-2l"
+    named = dict(zip(made["claims"]["claim"], made["claims"]["data"], strict=True))
+    assert named["features-on-heads"] == named["trained-deviation"] == "tiny-2l"
 
 
 def test_scale_of_a_model_is_edited_around_its_own() -> None:

@@ -169,7 +169,7 @@ def with_edits(case: Case, made: Sequence[Edit] = ()) -> Dense:
                 z[head] = z[head] * torch.as_tensor(gate)[..., None]
         elif isinstance(edit, edits.ReplaceZ):
             for head, new in edit.heads.items():
-                z[head] = new.double().expand_as(z[head])
+                z[head] = torch.as_tensor(new).double().expand_as(z[head])
     return Dense(torch.stack(z, 1), torch.stack(pattern, 1), permitted)
 
 

@@ -309,7 +309,7 @@ LONG, WORDS = torch.zeros(9, dtype=torch.long), torch.tensor([0, 1, 2, 3, 4, 5, 
         (lambda: attend(*tensors(), probes=[probes.TargetMass(LONG[:, None])]), r"7 queries; got \[9, 1\]"),
         (lambda: attend(*tensors(), probes=[probes.SelectedRows([7])]), r"must lie in 0 … 6; got \[7\]"),
         (lambda: attend(*tensors(), probes=[probes.LabelMatch(LONG[:7], 0, LONG)]), r"query_labels must be .* \[9\]"),
-        (lambda: attend(*tensors(), probes=[Bare()]), r"Bare.measure\(rows\) must return .* got torch.float32 \[2, 6, 7\] for"),
+        (lambda: attend(*tensors(), probes=[Bare()]), r"rows\) must return .* got torch.float32 \[2, 6, 7\] for"),
         (lambda: attend(*tensors(), probes=[Wide()]), r"\[batch, head, row\], .* \[2, 6, 7, 7\], NoneType"),
         (
             lambda: attend(*tensors(), Mask(cross=True), probes=[probes.LabelMatch(LONG[:7])]),

@@ -37,6 +37,18 @@ class Module(nn.Module):
         return x + self.attention(x, x, x, need_weights=False)[0]
 
 
+def logits_of(run: Any) -> Tensor:
+    """Those of a model that has some."""
+    assert run.logits is not None
+    return run.logits
+
+
+def output_of(run: Any) -> Tensor:
+    """That of a module of one's own."""
+    assert isinstance(run.output, Tensor)
+    return run.output
+
+
 def hooked(kind: str) -> tuple[Any, Tensor]:
     if kind == "module":
         return interp.load(Module(), IDS), IDS
@@ -106,7 +118,7 @@ def test_models_run_in_threads_of_their_own() -> None:
     def again(number: int) -> bool:
         runs = [models[number].run(IDS, probes=[probes.Entropy()]) for _ in range(40)]
         expected = alone[number]
-        return all(torch.equal(run.output, expected.output) for run in runs) and all(
+        return all(torch.equal(output_of(run), output_of(expected)) for run in runs) and all(
             torch.equal(run.values(0), expected.values(0)) for run in runs
         )
 
@@ -117,7 +129,7 @@ def test_models_run_in_threads_of_their_own() -> None:
 
 def test_settings_of_the_process_outlive_threads_that_overlap() -> None:
     """The second to enter found the first one's setting, and left it behind."""
-    cpu, matmul = torch.device("cpu"), torch.backends.mkldnn.matmul
+    cpu, matmul = torch.device("cpu"), getattr(torch.backends.mkldnn, "matmul")  # noqa: B009
     before = matmul.fp32_precision  # type: ignore[attr-defined]
     with ThreadPoolExecutor(1) as other:
         theirs = full_precision(cpu)
@@ -163,13 +175,14 @@ def test_gradients_of_edits_are_refused_where_layers_are_computed_again(reentran
     given: Any = {"inputs_embeds": torch.randn(2, 7, 48).requires_grad_(), "grad": True}
     module.gradient_checkpointing_enable({"use_reentrant": reentrant})
     module.train()
-    model.run(**given, probes=[probes.Entropy()]).logits.sum().backward()
+    logits_of(model.run(**given, probes=[probes.Entropy()])).sum().backward()
     hooks = {"blocks.0.attn.hook_z": lambda z, hook: z * 2}
-    for changed in ({"edits": [OFF]}, {"hooks": hooks}, {"probes": [probes.GradientTimesWeight()]}):
+    changes: tuple[Any, ...] = ({"edits": [OFF]}, {"hooks": hooks}, {"probes": [probes.GradientTimesWeight()]})
+    for changed in changes:
         with pytest.raises(UserError, match="gradient checkpointing"):
             model.run(**given, **changed)
     module.gradient_checkpointing_disable()
-    model.run(**given, edits=[OFF]).logits.sum().backward()
+    logits_of(model.run(**given, edits=[OFF])).sum().backward()
 
 
 class Checkpointed(Module):
@@ -201,7 +214,8 @@ def test_layers_compiled_in_place() -> None:
     module.model.layers[0].compile(backend="eager")
     model = interp.load(module)
     tokens = families.tokens()
-    for given in ({}, {"edits": [OFF]}):
+    settings: tuple[dict[str, Any], ...] = ({}, {"edits": [OFF]})
+    for given in settings:
         run, expected = (each.run(tokens, **given, probes=[probes.Entropy()]) for each in (model, plain))
         torch.testing.assert_close(run.logits, expected.logits)
         torch.testing.assert_close(run.values(0), expected.values(0))
@@ -224,12 +238,12 @@ def test_dropout_that_is_no_module_is_refused_too() -> None:
     """OPT and BART call the function; only modules were looked for, and logits were random without a word."""
     model = interp.load(families.make("opt", dropout=0.2))
     tokens = families.tokens()
-    plain = model.run(tokens).logits
+    plain = logits_of(model.run(tokens))
     model.module.train()
     with pytest.raises(UserError, match="is in training mode, where dropout"):
         model.run(tokens)
-    assert torch.equal(model.run(tokens, seed=1).logits, model.run(tokens, seed=1).logits)
-    assert not torch.equal(model.run(tokens, seed=1).logits, plain)
+    assert torch.equal(logits_of(model.run(tokens, seed=1)), logits_of(model.run(tokens, seed=1)))
+    assert not torch.equal(logits_of(model.run(tokens, seed=1)), plain)
 
 
 def test_a_model_that_could_not_be_loaded_is_in_the_mode_it_was_in() -> None:
