@@ -126,12 +126,9 @@ def together(tokens: Any, valid: Valid, name: str) -> tuple[Int[Tensor, "batch p
         UserError: they are no token ids, or ``valid`` has another shape.
     """
     if isinstance(tokens, str | Mapping) or (isinstance(tokens, Sequence) and any(isinstance(r, str) for r in tokens)):
-        raise UserError(f"{name} must be token ids, as the model's tokenizer makes them of a text; got {tokens!r:.60}")
+        how = "run(**given)" if isinstance(tokens, Mapping) else "run(**model.tokenizer(text, return_tensors='pt'))"
+        raise UserError(f"{name} must be token ids; got {tokens!r:.60}: model.{how}")
     if not isinstance(tokens, Tensor):
-        if isinstance(tokens, str) or any(isinstance(row, str) for row in tokens):
-            raise UserError(
-                f"{name} must be token ids; got text: model.run(**model.tokenizer(text, return_tensors='pt'))"
-            )
         rows = [torch.as_tensor(row) for row in tokens]
         if not rows or any(row.ndim != 1 or len(row) == 0 for row in rows):
             raise UserError(f"{name} must be sequences of at least one token id each")

@@ -44,8 +44,13 @@ def test_lists_are_padded_on_the_right() -> None:
 
 @pytest.mark.parametrize("text", ["The cat sat.", ["The cat", "sat."]])
 def test_text_is_sent_to_the_tokenizer(text: Any) -> None:
-    with pytest.raises(UserError, match=r"must be token ids; got text: model.run\(\*\*model.tokenizer\(text"):
+    with pytest.raises(UserError, match=r"must be token ids; got .*The cat.*: model.run\(\*\*model.tokenizer\(text"):
         together(text, None, "tokens")
+
+
+def test_what_a_tokenizer_gives_is_no_argument_but_many() -> None:
+    with pytest.raises(UserError, match=r"tokens must be token ids; got .*input_ids.*: model.run\(\*\*given\)"):
+        together({"input_ids": VALID.long()}, None, "tokens")
 
 
 @pytest.mark.parametrize("family", ["llama", "bert", "t5"])

@@ -285,12 +285,6 @@ def test_weights_that_the_model_does_not_use_are_named(tmp_path: Path) -> None:
 # Inputs -------------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("tokens", ["hello", ["hello", "world"], {"input_ids": IDS}])
-def test_texts_are_no_tokens(tokens: Any) -> None:
-    with pytest.raises(UserError, match=r"tokens must be token ids, as the model's tokenizer makes them"):
-        interp.load("tiny-2l").run(tokens)
-
-
 def test_one_site_by_itself() -> None:
     model = interp.load("tiny-2l")
     for one in (1, "blocks.1.attn"):
