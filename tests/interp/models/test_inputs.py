@@ -49,7 +49,7 @@ def test_text_is_sent_to_the_tokenizer(text: Any) -> None:
 
 
 def test_what_a_tokenizer_gives_is_no_argument_but_many() -> None:
-    with pytest.raises(UserError, match=r"tokens must be token ids; got .*input_ids.*: model.run\(\*\*given\)"):
+    with pytest.raises(UserError, match=r"(?s)tokens must be token ids; got .*input_ids.*: model.run\(\*\*given\)"):
         together({"input_ids": VALID.long()}, None, "tokens")
 
 
