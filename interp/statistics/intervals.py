@@ -57,7 +57,8 @@ def mean_interval(
         ValueError: values is no array of sequences, holds an infinity or lies outside bounds; a wrong level.
     """
     check_level(level)
-    means, shape = _flat_units(values, units, (0.0, 1.0) if events and bounds is None else bounds)
+    bounds = (0.0, 1.0) if events and bounds is None else bounds
+    means, shape = _flat_units(values, units, bounds)
     columns = summarise(means)
     t_low, t_high = _student_quantiles(columns.n, level)
     for block in resampled_t(columns, columns.n >= FEW_UNITS, n_resamples, seed):
@@ -108,7 +109,8 @@ def simultaneous_lower(
         ValueError: values is no array of sequences, holds an infinity or lies outside bounds; a wrong level.
     """
     check_level(level)
-    means, shape = _flat_units(values, units, (0.0, 1.0) if events and bounds is None else bounds)
+    bounds = (0.0, 1.0) if events and bounds is None else bounds
+    means, shape = _flat_units(values, units, bounds)
     columns = summarise(means)
     told = _yes_or_no(means) if events else np.zeros(columns.n.shape, dtype=bool)
     judged, many = columns.n >= 2, (columns.n >= FEW_UNITS) & ~told
