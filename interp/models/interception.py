@@ -177,11 +177,12 @@ def read_sdpa(
     the first is a multiple of the input's ``batch``; four [batch, head, position, d]; of more, all before the last
     three count as batch.
     """
-    folded = query.ndim == 3 and _holds_heads(len(query), batch) and len(query) == len(key) == len(value)
-    if folded and batch is not None:
-        query, key, value = (t.unflatten(0, (batch, -1)) for t in (query, key, value))
+    apart = query.ndim != 3 or not len(query) == len(key) == len(value)
+    folded = 0 if apart else _folded_heads(len(query), batch)
+    if folded:
+        query, key, value = (t.unflatten(0, (-1, folded)) for t in (query, key, value))
         if attn_mask is not None and attn_mask.ndim == 3 and len(attn_mask) > 1:
-            attn_mask = attn_mask.unflatten(0, (batch, -1))
+            attn_mask = attn_mask.unflatten(0, (-1, folded))
     dimensions = query.ndim
     lead = torch.broadcast_shapes(query.shape[:-3], key.shape[:-3], value.shape[:-3]) if dimensions > 3 else ()
     q, k, v = (_four(t, lead) for t in (query, key, value))
@@ -198,12 +199,12 @@ def read_sdpa(
             return output.flatten(0, 1)
         return output[:, 0] if dimensions == 3 else output.reshape(*lead, *output.shape[1:])
 
-    return AttentionCall(how, q, k, v, mask, scale, restore, dropout=dropout_p, folded=folded)
+    return AttentionCall(how, q, k, v, mask, scale, restore, dropout=dropout_p, folded=folded > 0)
 
 
-def _holds_heads(first: int, batch: int | None) -> bool:
-    """Whether a first dimension holds more than the input's sequences: heads beside them."""
-    return bool(batch) and first != batch and first % batch == 0  # type: ignore[operator]
+def _folded_heads(first: int, batch: int | None) -> int:
+    """How many heads of each of the input's sequences a first dimension holds; 0 where it is the sequences alone."""
+    return first // batch if batch and first != batch and first % batch == 0 else 0
 
 
 def _four(tensor: Tensor, lead: tuple[int, ...]) -> Tensor:
@@ -384,10 +385,9 @@ def read_softmax(scores: Tensor, pattern: Tensor, batch: int | None) -> SoftmaxC
     Four dimensions are [batch, head, query, key], two are one head of one sequence. Three are [batch, query, key] when
     the first is the batch of the input, and [batch · head, query, key] when it is a multiple of it.
     """
-    if pattern.ndim == 3 and batch and _holds_heads(len(pattern), batch):
-        return replace(_with_heads("softmax", scores, pattern, len(pattern) // batch), folded=True)
     if pattern.ndim == 3:
-        return _with_heads("softmax", scores, pattern, 1)
+        folded = _folded_heads(len(pattern), batch)
+        return replace(_with_heads("softmax", scores, pattern, folded or 1), folded=folded > 0)
     shape = pattern.shape
     lead = (1, 1) if pattern.ndim == 2 else (-1, shape[-3])
     scores, pattern = (t.reshape(*lead, *t.shape[-2:]) for t in (scores.expand(shape), pattern))
